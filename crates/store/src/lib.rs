@@ -1,0 +1,21 @@
+//! The revisioned key space that holds every object of the control plane, and its engines.
+//!
+//! [`Store`] is the contract, in [`store`]; start reading there. [`MemStore`] forgets when it is dropped and serves
+//! tests; [`SledStore`] acknowledges a commit once it is on disk. Both serve reads and watches from the same in-memory
+//! history and pass the same contract suite (`tests/contract.rs`).
+//!
+//! This crate knows nothing of Kubernetes: keys and values are bytes. It never blocks a writer on a reader and never
+//! acknowledges what a crash can lose.
+
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod store;
+
+mod error;
+
+pub use error::{Limit, StoreError};
+pub use store::{
+    Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, KeyError, ListQuery, MAX_KEY_BYTES,
+    MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot, Status, Store, Txn, Watch, Write,
+};

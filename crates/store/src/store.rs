@@ -1,0 +1,482 @@
+//! The storage contract: keys, revisions, commits, lists and watches.
+
+use std::{fmt, future::Future, num::NonZeroU64, num::NonZeroUsize, str::FromStr};
+
+use bytes::Bytes;
+use futures::Stream;
+use uuid::Uuid;
+
+use crate::StoreError;
+
+/// The longest key that a store takes. Kubernetes' longest names make keys of about 600 bytes.
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// The largest value that a store takes, 64 KiB: the size up to which sled was shown to survive a power cut.
+pub const MAX_VALUE_BYTES: usize = 64 * 1024;
+
+/// The most writes that one commit takes, and the most guards; etcd's default for a transaction.
+pub const MAX_WRITES: usize = 128;
+
+/// The revision of a store that was never written to, as in etcd. The first commit gets the next one.
+pub const FIRST_REVISION: Revision = Revision(NonZeroU64::MIN);
+
+/// A revisioned key space with one counter of revisions for the whole store.
+///
+/// - A commit is atomic: all of its writes or none, at one revision that is higher than every earlier one. A watcher
+///   of a later revision has seen it, and a reader sees it as soon as it is acknowledged.
+/// - A commit is acknowledged once it is as durable as the engine makes it: for [`SledStore`](crate::SledStore), on
+///   disk. Readers and watchers never see a commit that is not durable yet.
+/// - Reads and watches may name any revision between [`Status::oldest`] and [`Status::current`].
+/// - No reader and no watcher, however slow, holds a writer back.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// What [`Store::watch`] returns.
+    type Watch: Watch;
+
+    /// Checks every guard, then applies every write at one new revision.
+    ///
+    /// A delete of a key that is not there does nothing; guard it with [`Guard::At`] or [`Guard::Present`] to have it
+    /// refused. A commit that changes nothing (no writes, or only such deletes) takes no revision.
+    ///
+    /// # Errors
+    ///
+    /// - [`Conflict`](StoreError::Conflict): a guard did not hold, nothing was written; read again.
+    /// - [`TooLarge`](StoreError::TooLarge), [`DuplicateWrite`](StoreError::DuplicateWrite): nothing was written; the
+    ///   request itself must change.
+    /// - [`NoSpace`](StoreError::NoSpace): nothing was written; try again when there is space.
+    /// - [`Unavailable`](StoreError::Unavailable): the store is closed; nothing was written.
+    /// - [`Poisoned`](StoreError::Poisoned): the engine failed. If this commit was under way when it did, it may be
+    ///   found applied after the store is opened again; it is never acknowledged.
+    ///
+    /// # Cancel safety
+    ///
+    /// A commit whose future is dropped may still be applied. A guard on each write makes trying again safe.
+    fn commit(&self, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
+
+    /// The item at `key`, now or as it was at the revision `at`; `None` if there was none.
+    ///
+    /// # Errors
+    ///
+    /// [`Compacted`](StoreError::Compacted) or [`Future`](StoreError::Future) when `at` is out of range;
+    /// [`Unavailable`](StoreError::Unavailable).
+    fn get(
+        &self,
+        key: &Key,
+        at: Option<Revision>,
+    ) -> impl Future<Output = Result<Option<Item>, StoreError>> + Send;
+
+    /// The items under a prefix in the order of their keys, all from one revision.
+    ///
+    /// To continue a list that had [`remaining`](Snapshot::remaining) items, ask again with `at` the revision of the
+    /// first answer and `after` the last key that came.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Store::get).
+    fn list(&self, query: ListQuery) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
+
+    /// Watches the keys under `prefix`: every commit after the revision `after` that touches one, once, in order.
+    ///
+    /// `after` is usually the revision of a list; with [`Status::current`] the watch begins now.
+    ///
+    /// # Errors
+    ///
+    /// [`Compacted`](StoreError::Compacted) when commits after `after` are no longer held: list again.
+    /// [`Future`](StoreError::Future) when `after` has not happened yet.
+    fn watch(
+        &self,
+        prefix: Prefix,
+        after: Revision,
+    ) -> impl Future<Output = Result<Self::Watch, StoreError>> + Send;
+
+    /// Forgets what only revisions before `revision` can see. `revision` itself stays readable, and watches may begin
+    /// after it. Compacting again to the same or an earlier revision does nothing.
+    ///
+    /// How much history is kept is the caller's choice; a store that is never compacted keeps all of it, in memory too.
+    ///
+    /// # Errors
+    ///
+    /// [`Future`](StoreError::Future) when `revision` has not happened yet; otherwise as [`commit`](Store::commit).
+    fn compact(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The state of the store as a whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](StoreError::Unavailable).
+    fn status(&self) -> impl Future<Output = Result<Status, StoreError>> + Send;
+}
+
+/// A position in the history of a store, as [`Store::watch`] hands out. It is a cursor, not a queue: it holds nothing
+/// back, and one that falls behind the retained history ends with [`Compacted`](StoreError::Compacted).
+pub trait Watch: fmt::Debug + Send + Sized + 'static {
+    /// Waits for the next commit that touches the prefix.
+    ///
+    /// # Errors
+    ///
+    /// [`Compacted`](StoreError::Compacted) when the watch fell behind; [`Unavailable`](StoreError::Unavailable) when
+    /// the store was closed. Either is final.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing; the next call returns the commit.
+    fn next(&mut self) -> impl Future<Output = Result<Commit, StoreError>> + Send;
+
+    /// The revision up to which everything under the prefix has been returned: what a bookmark may carry.
+    ///
+    /// It advances while [`next`](Watch::next) waits, also for commits that do not touch the prefix.
+    fn position(&self) -> Revision;
+
+    /// The watch as a stream that ends after its first error.
+    fn into_stream(self) -> impl Stream<Item = Result<Commit, StoreError>> + Send {
+        futures::stream::unfold(Some(self), |watch| async move {
+            let mut watch = watch?;
+            let commit = watch.next().await;
+            let rest = commit.is_ok().then_some(watch);
+            Some((commit, rest))
+        })
+    }
+}
+
+/// A point in the history of a store; later commits have higher ones. Gaps mean nothing.
+///
+/// [`Display`](fmt::Display) and [`FromStr`] give the decimal form that clients see as `resourceVersion`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(NonZeroU64);
+
+impl Revision {
+    /// The revision of that number; `None` for zero, which is no revision.
+    pub fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    /// Its number, at least one.
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The revision after this one.
+    pub(crate) fn next(self) -> Self {
+        // At a million commits a second the counter lasts for half a million years.
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Revision {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+/// The name of an item: 1 to [`MAX_KEY_BYTES`] bytes, ordered as bytes. Cloning shares the bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Bytes);
+
+impl Key {
+    /// Checks the length.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError`] when there are no bytes, or too many.
+    pub fn new(bytes: impl Into<Bytes>) -> Result<Self, KeyError> {
+        let bytes = bytes.into();
+        match bytes.len() {
+            0 => Err(KeyError::Empty),
+            len if len > MAX_KEY_BYTES => Err(KeyError::TooLong { len }),
+            _ => Ok(Self(bytes)),
+        }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The key as text, if it is UTF-8.
+    pub fn as_str(&self) -> Option<&str> {
+        std::str::from_utf8(&self.0).ok()
+    }
+}
+
+impl TryFrom<&str> for Key {
+    type Error = KeyError;
+
+    fn try_from(text: &str) -> Result<Self, KeyError> {
+        Self::new(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = KeyError;
+
+    fn try_from(text: String) -> Result<Self, KeyError> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({self})")
+    }
+}
+
+/// Why bytes are not a [`Key`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// There were none.
+    #[error("a key has at least one byte")]
+    Empty,
+    /// There were more than [`MAX_KEY_BYTES`].
+    #[error("a key of {len} bytes is longer than the limit of {MAX_KEY_BYTES}")]
+    TooLong {
+        /// How many there were.
+        len: usize,
+    },
+}
+
+/// What keys begin with. The empty prefix is that of every key; `/pods/a` is also a prefix of `/pods/ab`, so end a
+/// prefix with the separator where that matters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Prefix(Bytes);
+
+impl Prefix {
+    /// The prefix of those bytes.
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The prefix of every key.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether the key begins with it.
+    pub fn contains(&self, key: &Key) -> bool {
+        key.0.starts_with(&self.0)
+    }
+}
+
+impl From<&str> for Prefix {
+    fn from(text: &str) -> Self {
+        Self::new(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl From<String> for Prefix {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Prefix({self})")
+    }
+}
+
+/// A value at a key, as one commit left it. Cloning shares the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its name.
+    pub key: Key,
+    /// What was put there.
+    pub value: Bytes,
+    /// The revision since which the key is present without interruption.
+    pub created: Revision,
+    /// The revision of the commit that put this value.
+    pub modified: Revision,
+}
+
+/// What is written together, and what must hold for it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Txn {
+    /// All must hold, at the revision just before the commit. At most [`MAX_WRITES`].
+    pub guards: Vec<Guard>,
+    /// At most [`MAX_WRITES`], no key twice.
+    pub writes: Vec<Write>,
+}
+
+impl Txn {
+    /// A transaction that does nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a guard.
+    #[must_use]
+    pub fn guard(mut self, guard: Guard) -> Self {
+        self.guards.push(guard);
+        self
+    }
+
+    /// Adds a put.
+    #[must_use]
+    pub fn put(mut self, key: Key, value: impl Into<Bytes>) -> Self {
+        self.writes.push(Write::Put {
+            key,
+            value: value.into(),
+        });
+        self
+    }
+
+    /// Adds a delete.
+    #[must_use]
+    pub fn delete(mut self, key: Key) -> Self {
+        self.writes.push(Write::Delete { key });
+        self
+    }
+}
+
+/// What must hold for a commit to be applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// There is no item at the key: create.
+    Absent(Key),
+    /// There is an item at the key, whichever.
+    Present(Key),
+    /// The item at the key was last modified at the revision: compare and set.
+    At {
+        /// The key.
+        key: Key,
+        /// [`Item::modified`] of what the caller read.
+        revision: Revision,
+    },
+    /// There is no item under the prefix.
+    NoneUnder(Prefix),
+}
+
+/// One change of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Create or replace.
+    Put {
+        /// Where.
+        key: Key,
+        /// At most [`MAX_VALUE_BYTES`].
+        value: Bytes,
+    },
+    /// Remove, if present.
+    Delete {
+        /// Where.
+        key: Key,
+    },
+}
+
+impl Write {
+    /// The key that it changes.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => key,
+        }
+    }
+}
+
+/// The answer to a commit that was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Its revision; the current one if nothing changed.
+    pub revision: Revision,
+    /// For each write, in their order, what was at its key before.
+    pub previous: Vec<Option<Item>>,
+}
+
+/// What to list.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ListQuery {
+    /// Under which prefix.
+    pub prefix: Prefix,
+    /// At which revision; `None` is the current one.
+    pub at: Option<Revision>,
+    /// Only keys after this one, to continue a list.
+    pub after: Option<Key>,
+    /// At most so many items; `None` is all.
+    pub limit: Option<NonZeroUsize>,
+}
+
+/// Part of the store, or all of it, at one revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The revision that was read: the one asked for, or else the current one.
+    pub revision: Revision,
+    /// In the order of their keys.
+    pub items: Vec<Item>,
+    /// How many more items come after these under the prefix.
+    pub remaining: usize,
+}
+
+/// A commit as a watch shows it: the part that is under the watched prefix, never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// The revision. To resume after this commit, watch after it.
+    pub revision: Revision,
+    /// In the order of the writes.
+    pub events: Vec<Event>,
+}
+
+/// What a commit did to one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was created or replaced.
+    Put {
+        /// As it is since.
+        item: Item,
+        /// As it was before; `None` if it was created.
+        previous: Option<Item>,
+    },
+    /// It was removed.
+    Delete {
+        /// As it was before.
+        previous: Item,
+    },
+}
+
+impl Event {
+    /// The key that changed.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Put { item, .. } => &item.key,
+            Self::Delete { previous } => &previous.key,
+        }
+    }
+}
+
+/// The state of a store as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Made when the store was first opened. Revisions of stores with different ids have nothing to do with each other.
+    pub id: Uuid,
+    /// The revision of the last commit.
+    pub current: Revision,
+    /// The oldest revision that can be read, and after which a watch can begin.
+    pub oldest: Revision,
+    /// How many keys are present.
+    pub keys: usize,
+    /// Bytes of all keys and values held in memory, history included.
+    pub memory_bytes: u64,
+    /// Bytes on disk, for an engine that has one.
+    pub disk_bytes: Option<u64>,
+}
