@@ -1,0 +1,24 @@
+//! The domain types of podplane, and what makes one of them well-formed.
+//!
+//! Objects are Kubernetes' own: the types are re-exported from `k8s-openapi`, which is generated from the published API
+//! definitions, so that whatever a manifest says is kept (ADR 0002). This crate adds what the published schema does not say: which kinds
+//! podplane serves ([`Object`]), strict decoding that names the path of a field Kubernetes does not have ([`strict`]), names,
+//! quantities, selectors and validation.
+//!
+//! It depends on no other crate of podplane, reads no clock and does no I/O. Start reading at [`object`].
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod object;
+pub mod quantity;
+pub mod strict;
+
+pub use k8s_openapi::{
+    api::{coordination::v1 as coordination, core::v1 as core},
+    apimachinery::pkg::{
+        api::resource::Quantity, apis::meta::v1 as meta, util::intstr::IntOrString,
+    },
+    jiff,
+};
+pub use object::{Object, ObjectKey, Scope};

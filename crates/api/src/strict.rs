@@ -1,0 +1,124 @@
+//! Decoding that refuses what Kubernetes does not have.
+//!
+//! `k8s-openapi` ignores unknown fields, as Go's decoder does. A misspelt field that is dropped in silence is the worst kind of
+//! error, so every object that enters podplane passes through here: each unknown field and the first wrong type is named by
+//! its path, in the words of Kubernetes' strict decoder.
+
+use serde::{Deserializer, de::DeserializeOwned};
+
+/// Why a document is not an object of its kind.
+#[derive(Debug, thiserror::Error)]
+pub enum StrictError {
+    /// A value has the wrong type or form. `path` is empty when the document as a whole is wrong.
+    #[error("{path}: {message}")]
+    Malformed {
+        /// Where, for example `spec.containers[0].ports[0].containerPort`.
+        path: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// Fields that the kind does not have.
+    #[error("{}", display_unknown(.paths))]
+    UnknownFields {
+        /// Where, one path for each, in the order of the document.
+        paths: Vec<String>,
+    },
+}
+
+impl StrictError {
+    /// The path of the first offending field.
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Malformed { path, .. } => path,
+            Self::UnknownFields { paths } => paths.first().map_or("", String::as_str),
+        }
+    }
+}
+
+fn display_unknown(paths: &[String]) -> String {
+    let each: Vec<_> = paths
+        .iter()
+        .map(|path| format!("unknown field \"{path}\""))
+        .collect();
+    each.join(", ")
+}
+
+/// Decodes one object from any serde format and refuses fields that `T` does not have.
+///
+/// # Errors
+///
+/// [`StrictError::Malformed`] for the first value of a wrong type or form, [`StrictError::UnknownFields`] naming all fields that `T` does not have.
+pub fn decode<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    document: D,
+) -> Result<T, StrictError> {
+    let mut unknown = Vec::new();
+    let mut track = serde_path_to_error::Track::new();
+    let document = serde_path_to_error::Deserializer::new(document, &mut track);
+    let decoded = serde_ignored::deserialize(document, |path| unknown.push(dotted(&path)));
+    match decoded {
+        Err(error) => {
+            let path = match track.path().to_string() {
+                whole if whole == "." => String::new(),
+                path => path,
+            };
+            Err(StrictError::Malformed {
+                path,
+                message: error.to_string(),
+            })
+        }
+        Ok(_) if !unknown.is_empty() => Err(StrictError::UnknownFields { paths: unknown }),
+        Ok(object) => Ok(object),
+    }
+}
+
+/// The path in Kubernetes' form: `spec.containers[0].imaage`, where `serde_ignored` would print `spec.containers.0.imaage`
+/// and a `?` for each `Option`.
+fn dotted(path: &serde_ignored::Path<'_>) -> String {
+    use serde_ignored::Path;
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", dotted(parent)),
+        Path::Map { parent, key } => match dotted(parent) {
+            parent if parent.is_empty() => key.clone(),
+            parent => format!("{parent}.{key}"),
+        },
+        Path::Some { parent }
+        | Path::NewtypeStruct { parent }
+        | Path::NewtypeVariant { parent } => dotted(parent),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn unknown_fields_are_named_by_path() {
+        let pod = json!({"metadata": {"name": "a", "lables": {}}, "spec": {"containers": [{"name": "c", "imaage": "i"}]}});
+        let error = decode::<Pod, _>(pod).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"unknown field "metadata.lables", unknown field "spec.containers[0].imaage""#
+        );
+        assert_eq!(error.path(), "metadata.lables");
+    }
+
+    #[test]
+    fn a_wrong_type_is_named_by_path() {
+        let pod = json!({"spec": {"containers": [{"name": "c", "ports": [{"containerPort": "eighty"}]}]}});
+        let error = decode::<Pod, _>(pod).unwrap_err();
+        assert_eq!(error.path(), "spec.containers[0].ports[0].containerPort");
+    }
+
+    #[test]
+    fn every_field_of_the_schema_is_kept() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+            "spec": {"hostNetwork": false, "containers": [{"name": "c", "livenessProbe": {"httpGet": {"port": "http"}}}],
+                     "volumes": [{"name": "v", "emptyDir": {}}]}});
+        let decoded: Pod = decode(pod.clone()).unwrap();
+        assert_eq!(serde_json::to_value(decoded).unwrap(), pod);
+    }
+}

@@ -1,0 +1,27 @@
+//! Compiles the `.proto` files with protox, so that no protoc is needed.
+//!
+//! Kubernetes' objects are in the descriptor set, which reflection serves and the codec reads, but get no Rust code: in Rust they are the
+//! types of `podplane-api`. The rest gets tonic's code.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message as _;
+
+const GENERATED: &[&str] = &[
+    "podplane/cluster/v1/cluster.proto",
+    "podplane/ipam/v1/ipam.proto",
+    "podplane/node/v1/node.proto",
+    "podplane/scheduler/v1/scheduler.proto",
+    "runtime/v1/api.proto",
+];
+const DESCRIBED: &[&str] = &["podplane/core/v1/services.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let all = protox::compile([DESCRIBED, GENERATED].concat(), ["proto"])?;
+    fs::write(out.join("descriptors.bin"), all.encode_to_vec())?;
+    let generated = protox::compile(GENERATED, ["proto"])?;
+    tonic_prost_build::configure().compile_fds(generated)?;
+    Ok(())
+}

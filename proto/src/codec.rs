@@ -1,0 +1,161 @@
+//! Conversion of objects between the wire and the domain.
+//!
+//! Both directions go through Kubernetes' JSON, which the generated messages map to exactly, so the schema is the only thing that
+//! has to agree. Nothing is dropped on the way: a field of the wire that the schema does not have is an error.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use podplane_api::{
+    Object,
+    strict::{self, StrictError},
+};
+use prost::Message as _;
+use prost_reflect::{
+    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions, Value,
+};
+
+/// Every message of the wire.
+pub static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(crate::DESCRIPTORS).expect("the build script wrote these descriptors")
+});
+
+/// Why bytes are not an object of the kind.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Not a protobuf message of the kind's shape.
+    #[error("not a protobuf {kind}")]
+    Wire {
+        /// The kind expected.
+        kind: &'static str,
+        /// What prost found.
+        #[source]
+        source: prost::DecodeError,
+    },
+    /// A field that Kubernetes does not have, or a value of the wrong form.
+    #[error(transparent)]
+    Strict(#[from] StrictError),
+}
+
+impl DecodeError {
+    /// The path of the offending field, empty if it is the object as a whole.
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Wire { .. } => "",
+            Self::Strict(error) => error.path(),
+        }
+    }
+}
+
+/// An object that has no form on the wire; for what came out of [`decode`] or the strict decoder, this does not happen.
+#[derive(Debug, thiserror::Error)]
+#[error("{kind} cannot be put on the wire")]
+pub struct EncodeError {
+    kind: &'static str,
+    #[source]
+    source: serde_json::Error,
+}
+
+/// The object in its message's encoding.
+///
+/// # Errors
+///
+/// [`EncodeError`] if the object holds what its schema does not allow, such as a time beyond year 9999.
+pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
+    let failed = |source| EncodeError {
+        kind: K::KIND,
+        source,
+    };
+    let json = serde_json::to_value(object).map_err(failed)?;
+    let message = DynamicMessage::deserialize_with_options(
+        descriptor::<K>(),
+        json,
+        &DeserializeOptions::new().deny_unknown_fields(true),
+    );
+    Ok(message.map_err(failed)?.encode_to_vec().into())
+}
+
+/// The object that a message holds.
+///
+/// # Errors
+///
+/// [`DecodeError`] if the bytes are no such message, or hold a field that the kind does not have, or a malformed value.
+pub fn decode<K: Object>(bytes: &[u8]) -> Result<K, DecodeError> {
+    let message =
+        DynamicMessage::decode(descriptor::<K>(), bytes).map_err(|source| DecodeError::Wire {
+            kind: K::KIND,
+            source,
+        })?;
+    let mut unknown = Vec::new();
+    find_unknown(&message, "", &mut unknown);
+    if !unknown.is_empty() {
+        return Err(StrictError::UnknownFields { paths: unknown }.into());
+    }
+    let options = SerializeOptions::new().stringify_64_bit_integers(false);
+    let mut json = message
+        .serialize_with_options(serde_json::value::Serializer, &options)
+        .map_err(|error| StrictError::Malformed {
+            path: String::new(),
+            message: error.to_string(),
+        })?;
+    integral(&mut json);
+    Ok(strict::decode(json)?)
+}
+
+fn descriptor<K: Object>() -> MessageDescriptor {
+    POOL.get_message_by_name(&format!("podplane.core.v1.{}", K::KIND))
+        .expect("a message was generated for every served kind")
+}
+
+/// The paths of fields, by number, that the schema does not have.
+fn find_unknown(message: &DynamicMessage, path: &str, found: &mut Vec<String>) {
+    let join = |name: &str| {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        }
+    };
+    found.extend(
+        message
+            .unknown_fields()
+            .map(|field| join(&format!("#{}", field.number()))),
+    );
+    for (field, value) in message.fields() {
+        let name = join(field.json_name());
+        match value {
+            Value::Message(inner) => find_unknown(inner, &name, found),
+            Value::List(items) => {
+                let messages = items
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(i, item)| Some((i, item.as_message()?)));
+                messages.for_each(|(i, item)| find_unknown(item, &format!("{name}[{i}]"), found));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Makes whole numbers of floats that are whole. `google.protobuf.Value` has only doubles, and Kubernetes has no
+/// field that is a fraction: what arrives as `8080.0` was the integer of an IntOrString.
+fn integral(json: &mut serde_json::Value) {
+    match json {
+        serde_json::Value::Array(items) => items.iter_mut().for_each(integral),
+        serde_json::Value::Object(fields) => fields.values_mut().for_each(integral),
+        serde_json::Value::Number(number) => {
+            let whole = number
+                .as_f64()
+                .filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() < 9e15);
+            if let Some(whole) = whole {
+                #[expect(clippy::cast_possible_truncation, reason = "whole, and below 2^53")]
+                let whole = whole as i64;
+                *number = whole.into();
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! Errors on the wire: a status code, Kubernetes' reason, and the fields at fault.
+//!
+//! A status carries `google.rpc.ErrorInfo` (reason, domain `podplane.dev`) and, for invalid objects, `google.rpc.BadRequest`. One type on both
+//! sides, so that the client reads exactly what the server meant.
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
+
+/// `google.rpc.ErrorInfo.domain` of every error of podplane.
+pub const DOMAIN: &str = "podplane.dev";
+
+/// Why a request was refused, in Kubernetes' words (`metav1.StatusReason`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// There is no such object, or no such namespace.
+    NotFound,
+    /// An object of that name exists.
+    AlreadyExists,
+    /// The object is not at the revision, or not the one, that the request expects. Read it again.
+    Conflict,
+    /// The object, or a field of the request, breaks a rule; the message and the field violations say which.
+    Invalid,
+    /// The request cannot be understood.
+    BadRequest,
+    /// The rules forbid it for this object now.
+    Forbidden,
+    /// The revision is no longer, or not yet, in the history. List again.
+    Expired,
+    /// More than the server takes.
+    RequestEntityTooLarge,
+    /// Not now; try again.
+    ServiceUnavailable,
+    /// The server's fault.
+    InternalError,
+}
+
+impl Reason {
+    const ALL: [Self; 10] = [
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::Conflict,
+        Self::Invalid,
+        Self::BadRequest,
+        Self::Forbidden,
+        Self::Expired,
+        Self::RequestEntityTooLarge,
+        Self::ServiceUnavailable,
+        Self::InternalError,
+    ];
+
+    /// As in Kubernetes' `Status.reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "NotFound",
+            Self::AlreadyExists => "AlreadyExists",
+            Self::Conflict => "Conflict",
+            Self::Invalid => "Invalid",
+            Self::BadRequest => "BadRequest",
+            Self::Forbidden => "Forbidden",
+            Self::Expired => "Expired",
+            Self::RequestEntityTooLarge => "RequestEntityTooLarge",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+            Self::InternalError => "InternalError",
+        }
+    }
+
+    /// The status code that goes with it.
+    pub fn code(self) -> Code {
+        match self {
+            Self::NotFound => Code::NotFound,
+            Self::AlreadyExists => Code::AlreadyExists,
+            Self::Conflict => Code::Aborted,
+            Self::Invalid | Self::BadRequest => Code::InvalidArgument,
+            Self::Forbidden => Code::PermissionDenied,
+            Self::Expired => Code::OutOfRange,
+            Self::RequestEntityTooLarge => Code::ResourceExhausted,
+            Self::ServiceUnavailable => Code::Unavailable,
+            Self::InternalError => Code::Internal,
+        }
+    }
+}
+
+/// A field that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldViolation {
+    /// Where: `spec.podCIDRs[0]`.
+    pub field: String,
+    /// What is wrong, in Kubernetes' words, without the field.
+    pub description: String,
+}
+
+/// A refused request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// Why.
+    pub reason: Reason,
+    /// The sentence for people.
+    pub message: String,
+    /// The fields at fault, if any.
+    pub fields: Vec<FieldViolation>,
+}
+
+impl ApiError {
+    /// An error about no field in particular.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+            fields: Vec::new(),
+        }
+    }
+
+    /// `pods "a" not found`
+    pub fn not_found(plural: &str, name: &str) -> Self {
+        Self::new(Reason::NotFound, format!("{plural} \"{name}\" not found"))
+    }
+}
+
+impl From<ApiError> for Status {
+    fn from(error: ApiError) -> Self {
+        let mut details = ErrorDetails::new();
+        details.set_error_info(
+            error.reason.as_str(),
+            DOMAIN,
+            std::collections::HashMap::new(),
+        );
+        for FieldViolation { field, description } in error.fields {
+            details.add_bad_request_violation(field, description);
+        }
+        Self::with_error_details(error.reason.code(), error.message, details)
+    }
+}
+
+impl From<&Status> for ApiError {
+    /// Reads the details; a status without them, such as a transport's, gets its reason from its code.
+    fn from(status: &Status) -> Self {
+        let details = status.get_error_details();
+        let named = details.error_info().and_then(|info| {
+            Reason::ALL
+                .into_iter()
+                .find(|reason| reason.as_str() == info.reason)
+        });
+        let violations = details
+            .bad_request()
+            .map(|bad| bad.field_violations.as_slice())
+            .unwrap_or_default();
+        Self {
+            reason: named.unwrap_or_else(|| from_code(status.code())),
+            message: status.message().to_owned(),
+            fields: violations
+                .iter()
+                .map(|v| FieldViolation {
+                    field: v.field.clone(),
+                    description: v.description.clone(),
+                })
+                .collect(),
+        }
+    }
+}
+
+fn from_code(code: Code) -> Reason {
+    match code {
+        Code::NotFound => Reason::NotFound,
+        Code::AlreadyExists => Reason::AlreadyExists,
+        Code::Aborted | Code::FailedPrecondition => Reason::Conflict,
+        Code::InvalidArgument | Code::Unimplemented => Reason::BadRequest,
+        Code::PermissionDenied | Code::Unauthenticated => Reason::Forbidden,
+        Code::OutOfRange => Reason::Expired,
+        Code::ResourceExhausted => Reason::RequestEntityTooLarge,
+        // A cancelled or timed-out call, like a lost connection, may have been carried out: the caller reads again.
+        Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => Reason::ServiceUnavailable,
+        Code::Ok | Code::Unknown | Code::Internal | Code::DataLoss => Reason::InternalError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_survives_the_wire() {
+        for reason in Reason::ALL {
+            let error = ApiError {
+                reason,
+                message: "Pod \"a\" is invalid".into(),
+                fields: vec![FieldViolation {
+                    field: "spec.nodeName".into(),
+                    description: "Required value".into(),
+                }],
+            };
+            assert_eq!(ApiError::from(&Status::from(error.clone())), error);
+        }
+    }
+}
