@@ -1,0 +1,91 @@
+//! The records: which prefix is claimed by whom. Several claims on one prefix, and claims inside others, are possible.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::{Claim, Owner};
+use crate::net::{Family, widened};
+
+/// Prefixes sort by address and then by length, so those inside a prefix follow it, and a claim of no node comes first.
+type Key = (IpNet, Option<Arc<str>>);
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ledger {
+    claims: BTreeMap<Key, Claim>,
+    by_owner: BTreeMap<Arc<str>, Vec<IpNet>>,
+    /// How many claims have each length. A prefix's ancestors are looked up one by one, and only of these lengths.
+    lengths: BTreeMap<(Family, u8), usize>,
+}
+
+impl Ledger {
+    /// Adds a claim, or replaces the one that the same owner has on the same prefix.
+    pub(super) fn insert(&mut self, net: IpNet, claim: Claim) {
+        let uid = claim.owner().map(|owner| Arc::clone(&owner.uid));
+        if self.claims.insert((net, uid.clone()), claim).is_some() {
+            return;
+        }
+        *self
+            .lengths
+            .entry((Family::of(&net), net.prefix_len()))
+            .or_default() += 1;
+        if let Some(uid) = uid {
+            self.by_owner.entry(uid).or_default().push(net);
+        }
+    }
+
+    /// Removes the claims of an owner and returns their prefixes.
+    pub(super) fn remove(&mut self, uid: &str) -> Vec<IpNet> {
+        let Some((uid, nets)) = self.by_owner.remove_entry(uid) else {
+            return Vec::new();
+        };
+        for net in &nets {
+            self.claims.remove(&(*net, Some(Arc::clone(&uid))));
+            let length = (Family::of(net), net.prefix_len());
+            if let Some(count) = self.lengths.get_mut(&length) {
+                *count -= 1;
+                if *count == 0 {
+                    self.lengths.remove(&length);
+                }
+            }
+        }
+        nets
+    }
+
+    pub(super) fn held_by(&self, uid: &str) -> &[IpNet] {
+        self.by_owner.get(uid).map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn claim(&self, net: IpNet, owner: &Owner) -> Option<&Claim> {
+        self.claims.get(&(net, Some(Arc::clone(&owner.uid))))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpNet, &Claim)> {
+        self.claims.iter().map(|((net, _), claim)| (*net, claim))
+    }
+
+    /// The claims that share an address with `net`: its ancestors, widest first, then what lies inside it.
+    pub(super) fn overlapping(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Claim)> {
+        let family = Family::of(&net);
+        let wider = self
+            .lengths
+            .range((family, 0)..(family, net.prefix_len()))
+            .map(|((_, length), _)| *length);
+        let ancestors = wider.flat_map(move |length| self.of_prefix(widened(&net, length)));
+        let inside = self
+            .from(net)
+            .take_while(move |(other, _)| net.contains(other));
+        ancestors.chain(inside)
+    }
+
+    fn of_prefix(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Claim)> {
+        self.from(net).take_while(move |(other, _)| *other == net)
+    }
+
+    fn from(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Claim)> {
+        self.claims
+            .range((net, None)..)
+            .map(|((net, _), claim)| (*net, claim))
+    }
+}

@@ -1,0 +1,161 @@
+//! Families and prefixes: the few things that every other module asks of an address.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// 32 bits.
+    V4,
+    /// 128 bits.
+    V6,
+}
+
+impl Family {
+    /// The family of a prefix.
+    #[must_use]
+    pub fn of(net: &IpNet) -> Self {
+        Self::of_address(net.addr())
+    }
+
+    /// The family of an address.
+    #[must_use]
+    pub fn of_address(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// How many bits an address of the family has.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// A text that is not a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid CIDR address: {text}")]
+pub struct InvalidCidr {
+    /// The text as it was given.
+    pub text: String,
+}
+
+/// Reads a prefix by the legacy rules that Kubernetes keeps for `--cluster-cidr` and `spec.podCIDRs`: host bits are
+/// kept, leading zeros are decimal (`010.0.0.0/8` is `10.0.0.0/8`), and an IPv4-mapped prefix is IPv4.
+///
+/// # Errors
+///
+/// [`InvalidCidr`] if the text is no prefix under those rules.
+pub fn parse_cidr(text: &str) -> Result<IpNet, InvalidCidr> {
+    let invalid = || InvalidCidr {
+        text: text.to_owned(),
+    };
+    let (address, length) = text.split_once('/').ok_or_else(invalid)?;
+    // `u8::from_str` would also take a sign.
+    if !length.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(invalid());
+    }
+    let length: u8 = length.parse().map_err(|_| invalid())?;
+    let address: IpAddr = address
+        .parse()
+        .or_else(|_| without_leading_zeros(address).parse())
+        .map_err(|_| invalid())?;
+    let (address, length) = match address {
+        IpAddr::V6(v6) => match (v6.to_ipv4_mapped(), length.checked_sub(96)) {
+            (Some(v4), Some(length)) => (IpAddr::V4(v4), length),
+            _ => (address, length),
+        },
+        IpAddr::V4(_) => (address, length),
+    };
+    IpNet::new(address, length).map_err(|_| invalid())
+}
+
+fn without_leading_zeros(dotted: &str) -> String {
+    let octets = dotted
+        .split('.')
+        .map(|octet| match octet.trim_start_matches('0') {
+            "" if !octet.is_empty() => "0",
+            stripped => stripped,
+        });
+    octets.collect::<Vec<_>>().join(".")
+}
+
+/// An address as a number.
+pub(crate) fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// How many addresses lie from `first` to `last`, both counted; saturates for the whole of IPv6.
+pub(crate) fn addresses_between(first: u128, last: u128) -> u128 {
+    last.checked_sub(first)
+        .map_or(0, |distance| distance.saturating_add(1))
+}
+
+/// The prefix of `length` that contains the start of `net`; `net` itself, without host bits, if that is shorter.
+pub(crate) fn widened(net: &IpNet, length: u8) -> IpNet {
+    IpNet::new(net.addr(), length.min(net.prefix_len()))
+        .expect("a shorter length is valid in the same family")
+        .trunc()
+}
+
+/// Two prefixes share an address exactly if one contains the other.
+pub(crate) fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(b) || b.contains(a)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legacy_forms_are_read() {
+        for (text, want) in [
+            ("10.244.0.0/16", "10.244.0.0/16"),
+            ("10.244.1.7/24", "10.244.1.7/24"),
+            ("010.00.0.0/08", "10.0.0.0/8"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("fd00::/48", "fd00::/48"),
+        ] {
+            assert_eq!(parse_cidr(text).unwrap().to_string(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_prefix_is_refused_with_its_text() {
+        for text in [
+            "",
+            "10.0.0.0",
+            "10.0.0/16",
+            "10.0.0.0/33",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            "256.0.0.0/8",
+            "fd00::/129",
+            "1..2.3/8",
+            " 10.0.0.0/8",
+        ] {
+            let error = parse_cidr(text).unwrap_err();
+            assert_eq!(error.to_string(), format!("invalid CIDR address: {text}"));
+        }
+    }
+}
