@@ -1,0 +1,149 @@
+//! Every task has an owner that awaits it.
+
+use std::{future::Future, time::Duration};
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long tasks may take to end once they are asked to.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The tasks of a process, which live and die together.
+///
+/// A task that ends before shutdown was asked for, however it ends, ends the process in order: half a process that looks alive is
+/// worse than one that is restarted.
+#[derive(Debug)]
+pub struct Tasks {
+    running: JoinSet<(&'static str, Result<(), TaskError>)>,
+    stop: CancellationToken,
+}
+
+/// The error of a task, of whatever kind.
+pub type TaskError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a process ended though nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// A task failed.
+    #[error("{task} failed")]
+    Failed {
+        /// The name it was spawned under.
+        task: &'static str,
+        /// Its error.
+        #[source]
+        source: TaskError,
+    },
+    /// A task ended as if its work were done, which it never is.
+    #[error("{task} ended unexpectedly")]
+    Unexpected {
+        /// The name it was spawned under.
+        task: &'static str,
+    },
+    /// A task panicked.
+    #[error("a task panicked")]
+    Panicked(#[source] tokio::task::JoinError),
+}
+
+impl Tasks {
+    /// No tasks yet. `stop` is what ends them, and may be cancelled by the owner at any time.
+    pub fn new(stop: CancellationToken) -> Self {
+        Self {
+            running: JoinSet::new(),
+            stop,
+        }
+    }
+
+    /// What the tasks watch to know that they should end.
+    pub fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Starts a task under a name for errors and logs. It should return soon after [`Tasks::stop`] is cancelled.
+    pub fn spawn<E: Into<TaskError>>(
+        &mut self,
+        task: &'static str,
+        future: impl Future<Output = Result<(), E>> + Send + 'static,
+    ) {
+        self.running
+            .spawn(async move { (task, future.await.map_err(Into::into)) });
+    }
+
+    /// Runs until shutdown is asked for or a task ends, then stops the others and waits for them.
+    ///
+    /// # Errors
+    ///
+    /// [`Ended`] if it was a task that ended first.
+    pub async fn run(mut self) -> Result<(), Ended> {
+        // Losing either wait loses nothing: the set keeps what finished, the token stays cancelled.
+        let first = tokio::select! {
+            () = self.stop.cancelled() => Ok(()),
+            Some(ended) = self.running.join_next() => match ended {
+                Ok(_) if self.stop.is_cancelled() => Ok(()),
+                Ok((task, Ok(()))) => Err(Ended::Unexpected { task }),
+                Ok((task, Err(source))) => Err(Ended::Failed { task, source }),
+                Err(panic) => Err(Ended::Panicked(panic)),
+            },
+        };
+        self.stop.cancel();
+        let drain = async {
+            while let Some(ended) = self.running.join_next().await {
+                if let Ok((task, Err(error))) = ended {
+                    tracing::warn!(task, error = &*error, "task failed while stopping");
+                }
+            }
+        };
+        if tokio::time::timeout(GRACE, drain).await.is_err() {
+            tracing::warn!(grace = ?GRACE, remaining = self.running.len(), "tasks still running; leaving anyway");
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks() -> Tasks {
+        Tasks::new(CancellationToken::new())
+    }
+
+    #[tokio::test]
+    async fn a_failed_task_ends_the_others() {
+        let mut tasks = tasks();
+        let stop = tasks.stop();
+        tasks.spawn("loop", async move {
+            stop.cancelled().await;
+            Ok::<_, TaskError>(())
+        });
+        tasks.spawn("server", async { Err::<(), _>("port in use") });
+        assert!(matches!(
+            tasks.run().await,
+            Err(Ended::Failed { task: "server", .. })
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_returns_early_is_an_error() {
+        let mut tasks = tasks();
+        tasks.spawn("loop", async { Ok::<_, TaskError>(()) });
+        assert!(matches!(
+            tasks.run().await,
+            Err(Ended::Unexpected { task: "loop" })
+        ));
+    }
+
+    #[tokio::test]
+    async fn shutdown_is_no_error() {
+        let mut tasks = tasks();
+        let stop = tasks.stop();
+        tasks.spawn("loop", {
+            let stop = stop.clone();
+            async move {
+                stop.cancelled().await;
+                Ok::<_, TaskError>(())
+            }
+        });
+        stop.cancel();
+        assert!(tasks.run().await.is_ok());
+    }
+}
