@@ -13,8 +13,14 @@
 pub mod store;
 
 mod error;
+mod history;
+mod mem_store;
+mod sled_store;
 
 pub use error::{Limit, StoreError};
+pub use history::HistoryWatch;
+pub use mem_store::MemStore;
+pub use sled_store::{Damage, FORMAT_VERSION, OpenError, SledStore};
 pub use store::{
     Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, KeyError, ListQuery, MAX_KEY_BYTES,
     MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot, Status, Store, Txn, Watch, Write,

@@ -1,12 +1,15 @@
 //! The storage contract: keys, revisions, commits, lists and watches.
 
-use std::{fmt, future::Future, num::NonZeroU64, num::NonZeroUsize, str::FromStr};
+use std::{
+    borrow::Borrow, collections::BTreeSet, fmt, future::Future, num::NonZeroU64, num::NonZeroUsize,
+    str::FromStr,
+};
 
 use bytes::Bytes;
 use futures::Stream;
 use uuid::Uuid;
 
-use crate::StoreError;
+use crate::{Limit, StoreError};
 
 /// The longest key that a store takes. Kubernetes' longest names make keys of about 600 bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -205,6 +208,12 @@ impl Key {
     }
 }
 
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl TryFrom<&str> for Key {
     type Error = KeyError;
 
@@ -348,6 +357,39 @@ impl Txn {
     pub fn delete(mut self, key: Key) -> Self {
         self.writes.push(Write::Delete { key });
         self
+    }
+}
+
+impl Txn {
+    /// Whether it is within the limits of every engine.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let within = |limit: Limit, size: usize| match size {
+            size if size > limit.max() => Err(StoreError::TooLarge { limit, size }),
+            _ => Ok(()),
+        };
+        within(Limit::Guards, self.guards.len())?;
+        within(Limit::Writes, self.writes.len())?;
+        let mut keys = BTreeSet::new();
+        for write in &self.writes {
+            if let Write::Put { value, .. } = write {
+                within(Limit::ValueBytes, value.len())?;
+            }
+            if !keys.insert(write.key()) {
+                return Err(StoreError::DuplicateWrite {
+                    key: write.key().clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of keys and values that it writes.
+    pub(crate) fn size(&self) -> usize {
+        let size = |write: &Write| match write {
+            Write::Put { key, value } => key.0.len() + value.len(),
+            Write::Delete { key } => key.0.len(),
+        };
+        self.writes.iter().map(size).sum()
     }
 }
 

@@ -1,0 +1,296 @@
+//! What a store remembers: every key's versions since the last compaction, and the commits that made them.
+//!
+//! Values are kept in memory: a control plane's data is small, and lists and watches then cost no disk read. The price
+//! is the bytes of all live values and of all retained history, plus about 300 bytes for each version: 150,000 pods of
+//! 1 KiB take about 200 MB, and as much again for each full rewrite of them since the last compaction.
+
+mod staged;
+mod watch;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Bound,
+};
+
+use uuid::Uuid;
+
+pub(crate) use self::staged::Staged;
+pub use self::watch::HistoryWatch;
+use crate::{
+    FIRST_REVISION, StoreError,
+    store::{Commit, Event, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status},
+};
+
+/// What one commit makes of one key: an item, or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) key: Key,
+    pub(crate) item: Option<Item>,
+}
+
+/// The changes of one commit, in the order of its writes; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) revision: Revision,
+    pub(crate) changes: Vec<Change>,
+}
+
+/// Names one change: the revision of its commit, and its place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ChangeId {
+    pub(crate) revision: Revision,
+    pub(crate) place: u32,
+}
+
+#[derive(Debug)]
+struct Version {
+    id: ChangeId,
+    item: Option<Item>,
+}
+
+#[derive(Debug)]
+pub(crate) struct History {
+    id: Uuid,
+    current: Revision,
+    oldest: Revision,
+    /// Of each key, oldest first, never none. At most one version is as old as `oldest`, and it is not a deletion.
+    keys: BTreeMap<Key, Vec<Version>>,
+    /// Every commit after `oldest`.
+    commits: VecDeque<Commit>,
+    present: usize,
+    bytes: u64,
+}
+
+impl History {
+    pub(crate) fn new(id: Uuid) -> Self {
+        Self::compacted_at(id, FIRST_REVISION)
+    }
+
+    /// A history that begins at a compaction; what was kept by it is then [applied](Self::apply) first.
+    pub(crate) fn compacted_at(id: Uuid, oldest: Revision) -> Self {
+        Self {
+            id,
+            current: oldest,
+            oldest,
+            keys: BTreeMap::new(),
+            commits: VecDeque::new(),
+            present: 0,
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn current(&self) -> Revision {
+        self.current
+    }
+
+    pub(crate) fn status(&self, disk_bytes: Option<u64>) -> Status {
+        Status {
+            id: self.id,
+            current: self.current,
+            oldest: self.oldest,
+            keys: self.present,
+            memory_bytes: self.bytes,
+            disk_bytes,
+        }
+    }
+
+    pub(crate) fn latest(&self, key: &Key) -> Option<&Item> {
+        self.keys.get(key)?.last()?.item.as_ref()
+    }
+
+    /// The present keys under a prefix, now.
+    pub(crate) fn latest_under<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = &'a Item> {
+        self.range(prefix, None)
+            .filter_map(|versions| versions.last()?.item.as_ref())
+    }
+
+    pub(crate) fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+        let at = self.readable(at)?;
+        Ok(self
+            .keys
+            .get(key)
+            .and_then(|versions| version_at(versions, at))
+            .cloned())
+    }
+
+    pub(crate) fn list(&self, query: &ListQuery) -> Result<Snapshot, StoreError> {
+        let ListQuery {
+            prefix,
+            at,
+            after,
+            limit,
+        } = query;
+        let revision = self.readable(*at)?;
+        let mut present = self
+            .range(prefix, after.as_ref())
+            .filter_map(|versions| version_at(versions, revision));
+        let limit = limit.map_or(usize::MAX, |limit| limit.get());
+        let items = present.by_ref().take(limit).cloned().collect();
+        Ok(Snapshot {
+            revision,
+            items,
+            remaining: present.count(),
+        })
+    }
+
+    /// The first commit after `position` that touches the prefix, and how far the search came.
+    pub(crate) fn next_after(
+        &self,
+        position: Revision,
+        prefix: &Prefix,
+    ) -> Result<(Revision, Option<Commit>), StoreError> {
+        if position < self.oldest {
+            return Err(StoreError::Compacted {
+                oldest: self.oldest,
+            });
+        }
+        let first = self
+            .commits
+            .partition_point(|commit| commit.revision <= position);
+        let found = self
+            .commits
+            .range(first..)
+            .find_map(|commit| part_under(commit, prefix));
+        Ok(found.map_or((self.current, None), |commit| {
+            (commit.revision, Some(commit))
+        }))
+    }
+
+    /// Makes a commit visible. Returns the changes that no readable revision can see, which happens only while a store
+    /// is opened whose last compaction was cut short.
+    pub(crate) fn apply(&mut self, commit: Changes) -> Vec<ChangeId> {
+        let Changes { revision, changes } = commit;
+        self.current = self.current.max(revision);
+        let mut unreachable = Vec::new();
+        let mut events = Vec::with_capacity(changes.len());
+        for (place, Change { key, item }) in (0..).zip(changes) {
+            let previous = self.latest(&key).cloned();
+            self.bytes += size(&key, item.as_ref());
+            self.present += usize::from(item.is_some());
+            self.present -= usize::from(previous.is_some());
+            let version = Version {
+                id: ChangeId { revision, place },
+                item: item.clone(),
+            };
+            self.keys.entry(key.clone()).or_default().push(version);
+            if revision <= self.oldest {
+                self.prune(&key, &mut unreachable);
+            }
+            events.extend(match (item, previous) {
+                (Some(item), previous) => Some(Event::Put { item, previous }),
+                (None, Some(previous)) => Some(Event::Delete { previous }),
+                (None, None) => None,
+            });
+        }
+        if revision > self.oldest {
+            self.commits.push_back(Commit { revision, events });
+        }
+        unreachable
+    }
+
+    /// Forgets what only revisions before `oldest` can see, and returns those changes.
+    pub(crate) fn compact(&mut self, oldest: Revision) -> Vec<ChangeId> {
+        if oldest <= self.oldest {
+            return Vec::new();
+        }
+        self.oldest = oldest;
+        let kept = self
+            .commits
+            .partition_point(|commit| commit.revision <= oldest);
+        let dropped: Vec<Commit> = self.commits.drain(..kept).collect();
+        let touched: BTreeSet<&Key> = dropped
+            .iter()
+            .flat_map(|commit| &commit.events)
+            .map(Event::key)
+            .collect();
+        let mut unreachable = Vec::new();
+        for key in touched {
+            self.prune(key, &mut unreachable);
+        }
+        unreachable
+    }
+
+    /// Whether that compaction would be one, or why not.
+    pub(crate) fn compactable(&self, oldest: Revision) -> Result<bool, StoreError> {
+        if oldest > self.current {
+            return Err(StoreError::Future {
+                asked: oldest,
+                current: self.current,
+            });
+        }
+        Ok(oldest > self.oldest)
+    }
+
+    fn prune(&mut self, key: &Key, unreachable: &mut Vec<ChangeId>) {
+        let Some(versions) = self.keys.get_mut(key) else {
+            return;
+        };
+        let mut pruned = versions.partition_point(|version| version.id.revision <= self.oldest);
+        // The newest of the old versions is what `oldest` reads there; a deletion reads the same as no version.
+        if versions[..pruned]
+            .last()
+            .is_some_and(|version| version.item.is_some())
+        {
+            pruned -= 1;
+        }
+        for version in versions.drain(..pruned) {
+            self.bytes -= size(key, version.item.as_ref());
+            unreachable.push(version.id);
+        }
+        if versions.is_empty() {
+            self.keys.remove(key);
+        }
+    }
+
+    fn readable(&self, at: Option<Revision>) -> Result<Revision, StoreError> {
+        match at {
+            None => Ok(self.current),
+            Some(at) if at > self.current => Err(StoreError::Future {
+                asked: at,
+                current: self.current,
+            }),
+            Some(at) if at < self.oldest => Err(StoreError::Compacted {
+                oldest: self.oldest,
+            }),
+            Some(at) => Ok(at),
+        }
+    }
+
+    fn range<'a>(
+        &'a self,
+        prefix: &'a Prefix,
+        after: Option<&Key>,
+    ) -> impl Iterator<Item = &'a [Version]> {
+        let from = match after.map(Key::as_bytes) {
+            Some(after) if after >= prefix.as_bytes() => Bound::Excluded(after),
+            _ => Bound::Included(prefix.as_bytes()),
+        };
+        let keys = self.keys.range::<[u8], _>((from, Bound::Unbounded));
+        keys.take_while(|(key, _)| prefix.contains(key))
+            .map(|(_, versions)| versions.as_slice())
+    }
+}
+
+fn version_at(versions: &[Version], at: Revision) -> Option<&Item> {
+    let newer = versions.partition_point(|version| version.id.revision <= at);
+    versions[..newer].last()?.item.as_ref()
+}
+
+fn part_under(commit: &Commit, prefix: &Prefix) -> Option<Commit> {
+    let events: Vec<Event> = commit
+        .events
+        .iter()
+        .filter(|event| prefix.contains(event.key()))
+        .cloned()
+        .collect();
+    (!events.is_empty()).then_some(Commit {
+        revision: commit.revision,
+        events,
+    })
+}
+
+fn size(key: &Key, item: Option<&Item>) -> u64 {
+    let bytes = key.as_bytes().len() + item.map_or(0, |item| item.value.len());
+    // A usize fits; saturating only spells that without a cast.
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,135 @@
+//! Deciding commits before they are durable: each sees those staged before it, and no reader sees any.
+
+use std::collections::BTreeMap;
+
+use super::{Change, Changes, History};
+use crate::{
+    StoreError,
+    store::{Committed, Guard, Item, Key, Prefix, Revision, Txn, Write},
+};
+
+#[derive(Debug)]
+pub(crate) struct Staged<'a> {
+    base: &'a History,
+    current: Revision,
+    /// What the staged commits leave at the keys that they changed.
+    latest: BTreeMap<Key, Option<Item>>,
+    commits: Vec<Changes>,
+}
+
+impl<'a> Staged<'a> {
+    pub(crate) fn on(base: &'a History) -> Self {
+        Self {
+            base,
+            current: base.current(),
+            latest: BTreeMap::new(),
+            commits: Vec::new(),
+        }
+    }
+
+    pub(crate) fn commit(&mut self, txn: Txn) -> Result<Committed, StoreError> {
+        for (index, guard) in txn.guards.iter().enumerate() {
+            self.check(index, guard)?;
+        }
+        let revision = self.current.next();
+        let mut previous = Vec::with_capacity(txn.writes.len());
+        let mut changes = Vec::with_capacity(txn.writes.len());
+        for write in txn.writes {
+            let before = self.latest(write.key()).cloned();
+            match write {
+                Write::Put { key, value } => {
+                    let created = before.as_ref().map_or(revision, |item| item.created);
+                    let item = Item {
+                        key: key.clone(),
+                        value,
+                        created,
+                        modified: revision,
+                    };
+                    changes.push(Change {
+                        key,
+                        item: Some(item),
+                    });
+                }
+                Write::Delete { key } if before.is_some() => {
+                    changes.push(Change { key, item: None })
+                }
+                Write::Delete { .. } => {}
+            }
+            previous.push(before);
+        }
+        if changes.is_empty() {
+            return Ok(Committed {
+                revision: self.current,
+                previous,
+            });
+        }
+        self.current = revision;
+        self.latest.extend(
+            changes
+                .iter()
+                .map(|change| (change.key.clone(), change.item.clone())),
+        );
+        self.commits.push(Changes { revision, changes });
+        Ok(Committed { revision, previous })
+    }
+
+    pub(crate) fn into_commits(self) -> Vec<Changes> {
+        self.commits
+    }
+
+    fn check(&self, index: usize, guard: &Guard) -> Result<(), StoreError> {
+        let conflict = |key: &Key, current: Option<&Item>| {
+            let current = current.map(|item| item.modified);
+            Err(StoreError::Conflict {
+                guard: index,
+                key: key.clone(),
+                current,
+            })
+        };
+        match guard {
+            Guard::Absent(key) => match self.latest(key) {
+                None => Ok(()),
+                present => conflict(key, present),
+            },
+            Guard::Present(key) => match self.latest(key) {
+                None => conflict(key, None),
+                Some(_) => Ok(()),
+            },
+            Guard::At { key, revision } => match self.latest(key) {
+                Some(item) if item.modified == *revision => Ok(()),
+                other => conflict(key, other),
+            },
+            Guard::NoneUnder(prefix) => match self.first_under(prefix) {
+                None => Ok(()),
+                Some(item) => conflict(&item.key, Some(item)),
+            },
+        }
+    }
+
+    fn latest(&self, key: &Key) -> Option<&Item> {
+        match self.latest.get(key) {
+            Some(staged) => staged.as_ref(),
+            None => self.base.latest(key),
+        }
+    }
+
+    fn first_under<'s>(&'s self, prefix: &'s Prefix) -> Option<&'s Item> {
+        let untouched = self
+            .base
+            .latest_under(prefix)
+            .find(|item| !self.latest.contains_key(&item.key));
+        let from = (
+            std::ops::Bound::Included(prefix.as_bytes()),
+            std::ops::Bound::Unbounded,
+        );
+        let mut staged = self
+            .latest
+            .range::<[u8], _>(from)
+            .take_while(|(key, _)| prefix.contains(key));
+        let staged = staged.find_map(|(_, item)| item.as_ref());
+        untouched
+            .into_iter()
+            .chain(staged)
+            .min_by(|a, b| a.key.cmp(&b.key))
+    }
+}

@@ -1,0 +1,81 @@
+//! The engine that forgets: for tests, and for clusters that need not outlive their process.
+
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::{
+    StoreError,
+    history::{History, HistoryWatch, Staged},
+    store::{Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, Txn},
+};
+
+/// A store in memory alone. Its commits are durable until it is dropped.
+#[derive(Debug)]
+pub struct MemStore {
+    history: watch::Sender<History>,
+}
+
+impl MemStore {
+    /// An empty store with an id of its own.
+    pub fn new() -> Self {
+        Self {
+            history: watch::Sender::new(History::new(Uuid::new_v4())),
+        }
+    }
+}
+
+impl Default for MemStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for MemStore {
+    type Watch = HistoryWatch;
+
+    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+        txn.check()?;
+        let mut answer = Err(StoreError::Unavailable);
+        self.history.send_if_modified(|history| {
+            let mut staged = Staged::on(history);
+            answer = staged.commit(txn);
+            let commits = staged.into_commits();
+            let changed = !commits.is_empty();
+            for commit in commits {
+                history.apply(commit);
+            }
+            changed
+        });
+        answer
+    }
+
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+        self.history.borrow().get(key, at)
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<Snapshot, StoreError> {
+        self.history.borrow().list(&query)
+    }
+
+    async fn watch(&self, prefix: Prefix, after: Revision) -> Result<HistoryWatch, StoreError> {
+        HistoryWatch::new(self.history.subscribe(), prefix, after)
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        let mut answer = Ok(());
+        self.history.send_if_modified(|history| {
+            answer = history.compactable(revision).map(|needed| {
+                if needed {
+                    history.compact(revision);
+                }
+            });
+            // Wakes the watchers that fell behind.
+            answer.is_ok()
+        });
+        answer
+    }
+
+    async fn status(&self) -> Result<Status, StoreError> {
+        Ok(self.history.borrow().status(None))
+    }
+}

@@ -1,0 +1,143 @@
+//! The one thread that writes: it takes what has queued up meanwhile, and pays for one sync for all of it.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::disk::Disk;
+use crate::{
+    StoreError,
+    history::{History, Staged},
+    store::{Committed, Revision, Txn},
+};
+
+/// The most commits that share one sync.
+const MAX_BATCH: usize = 256;
+/// No more commits join a batch that has reached this size: half a segment.
+const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+#[derive(Debug)]
+pub(super) enum Request {
+    Commit { txn: Txn, reply: Reply<Committed> },
+    Compact { oldest: Revision, reply: Reply<()> },
+}
+
+#[derive(Debug)]
+pub(super) struct Committer {
+    pub(super) disk: Disk,
+    pub(super) history: Arc<watch::Sender<History>>,
+    pub(super) requests: mpsc::Receiver<Request>,
+    /// The first failure to write. Nothing is written after it, because what it left on disk is not known.
+    pub(super) poison: Option<StoreError>,
+}
+
+impl Committer {
+    /// Serves until every sender of requests is gone, then closes the disk.
+    pub(super) fn run(mut self) {
+        while let Some(first) = self.requests.blocking_recv() {
+            let mut commits = Vec::new();
+            let mut bytes = 0;
+            let mut next = Some(first);
+            while let Some(request) = next {
+                match request {
+                    Request::Commit { txn, reply } => {
+                        bytes += txn.size();
+                        commits.push((txn, reply));
+                    }
+                    Request::Compact { oldest, reply } => {
+                        let answer = self.compact(oldest);
+                        answer_to(reply, answer);
+                    }
+                }
+                let full = commits.len() >= MAX_BATCH || bytes >= MAX_BATCH_BYTES;
+                next = if full {
+                    None
+                } else {
+                    self.requests.try_recv().ok()
+                };
+            }
+            self.commit(commits);
+        }
+        let Self {
+            disk,
+            history,
+            requests: _,
+            poison: _,
+        } = self;
+        let reached = history.borrow().current();
+        if let Err(error) = disk.close(reached) {
+            tracing::error!(%error, "closing the store failed; everything acknowledged was already on disk");
+        }
+    }
+
+    /// Decides, writes, publishes, and only then answers; a refusal too, for it may rest on a commit of the same batch.
+    fn commit(&mut self, batch: Vec<(Txn, Reply<Committed>)>) {
+        let mut replies = Vec::with_capacity(batch.len());
+        let commits = {
+            let history = self.history.borrow();
+            let mut staged = Staged::on(&history);
+            for (txn, reply) in batch {
+                replies.push((staged.commit(txn), reply));
+            }
+            staged.into_commits()
+        };
+        let written = if commits.is_empty() {
+            Ok(())
+        } else {
+            self.durably(|disk| disk.write(&commits))
+        };
+        if written.is_ok() && !commits.is_empty() {
+            self.history.send_modify(|history| {
+                for commit in commits {
+                    history.apply(commit);
+                }
+            });
+        }
+        for (answer, reply) in replies {
+            answer_to(reply, written.clone().and(answer));
+        }
+    }
+
+    fn compact(&mut self, oldest: Revision) -> Result<(), StoreError> {
+        if !self.history.borrow().compactable(oldest)? {
+            return Ok(());
+        }
+        // Without asking for space: compacting makes some.
+        self.poison_on_failure(|disk| disk.write_oldest(oldest))?;
+        let mut unreachable = Vec::new();
+        self.history
+            .send_modify(|history| unreachable = history.compact(oldest));
+        self.poison_on_failure(|disk| disk.remove_unreachable(&unreachable))
+    }
+
+    fn durably(
+        &mut self,
+        write: impl FnOnce(&Disk) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if self.poison.is_none() {
+            self.disk.check_space()?;
+        }
+        self.poison_on_failure(write)
+    }
+
+    fn poison_on_failure(
+        &mut self,
+        write: impl FnOnce(&Disk) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if let Some(poison) = &self.poison {
+            return Err(poison.clone());
+        }
+        write(&self.disk).inspect_err(|error| {
+            let cause = std::error::Error::source(error).map(ToString::to_string);
+            tracing::error!(%error, cause, "store failed to write; it takes no more commits");
+            self.poison = Some(error.clone());
+        })
+    }
+}
+
+fn answer_to<T>(reply: Reply<T>, answer: Result<T, StoreError>) {
+    // Whoever asked may have gone; what was decided stands.
+    let _ = reply.send(answer);
+}

@@ -1,0 +1,95 @@
+//! Why a directory could not be opened as a store.
+
+use std::{io, path::PathBuf};
+
+use crate::{FORMAT_VERSION, store::Revision};
+
+/// Why a store could not be opened, by what the operator can do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process, or another store of this one, has it open.
+    #[error(
+        "store in {dir} is in use by another process; stop that one, or choose another directory"
+    )]
+    Locked {
+        /// Where.
+        dir: PathBuf,
+    },
+    /// It was written by another version of this program.
+    #[error(
+        "store in {dir} has format version {found}, and this program reads version {FORMAT_VERSION}; \
+         run the program that wrote it, or choose another directory"
+    )]
+    Format {
+        /// Where.
+        dir: PathBuf,
+        /// The version that was found.
+        found: u32,
+    },
+    /// What is there cannot be read, or is not all that was written.
+    #[error(
+        "store in {dir} is damaged: {damage}; restore the directory from a backup, \
+         or remove it to begin with an empty store"
+    )]
+    Corrupt {
+        /// Where.
+        dir: PathBuf,
+        /// What is wrong with it.
+        damage: Damage,
+    },
+    /// The file system said no.
+    #[error("cannot {step} for the store in {dir}")]
+    Io {
+        /// Where.
+        dir: PathBuf,
+        /// What was tried.
+        step: &'static str,
+        /// What was said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What is wrong with a damaged store.
+#[derive(Debug, thiserror::Error)]
+pub enum Damage {
+    /// sled reports it.
+    #[error("the database cannot be read ({0})")]
+    Unreadable(sled::Error),
+    /// sled panicked.
+    #[error("the database cannot be read (sled panicked: {0})")]
+    Panicked(String),
+    /// A database of something else, or one that lost its beginning.
+    #[error("the database lacks a valid {0:?} record")]
+    NoMeta(&'static str),
+    /// A record that this program cannot have written.
+    #[error("the record {0} is not a valid one")]
+    Record(String),
+    /// Not all changes of a commit are there.
+    #[error("the commit of revision {revision} has {found} of {of} changes")]
+    Torn {
+        /// Which commit.
+        revision: Revision,
+        /// How many are there.
+        found: u32,
+        /// How many there were.
+        of: u32,
+    },
+    /// A commit is missing between two others.
+    #[error("the commit before revision {before} is missing")]
+    Missing {
+        /// The next one that is there.
+        before: Revision,
+    },
+    /// The end is missing.
+    #[error("it ends at revision {found}, although it had reached {reached}")]
+    Truncated {
+        /// The last commit that is there.
+        found: Revision,
+        /// What it is known to have held.
+        reached: Revision,
+    },
+    /// Values outside the file that is synced.
+    #[error("blobs/ is not empty, and what is there is not safe from a power cut")]
+    Blobs,
+}

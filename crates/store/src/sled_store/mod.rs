@@ -1,0 +1,154 @@
+//! The embedded engine: one directory, one process, nothing to administer.
+
+mod committer;
+mod disk;
+mod error;
+mod record;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::{
+    committer::{Committer, Reply, Request},
+    disk::Disk,
+};
+pub use self::{
+    error::{Damage, OpenError},
+    record::FORMAT_VERSION,
+};
+use crate::{
+    StoreError,
+    history::{History, HistoryWatch},
+    store::{Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, Txn},
+};
+
+/// Requests that wait for the committer: four batches. When it is full, `commit` waits for its turn.
+const QUEUED: usize = 1024;
+
+/// A store in a directory. Each commit is on disk, synced, before it is acknowledged or seen; concurrent commits share
+/// a sync.
+///
+/// Everything that can be read is also in memory (see [`Status::memory_bytes`]); the disk is read only when the store is
+/// opened. Dropping the store finishes what was asked of it and waits for that, normally a few milliseconds; watches
+/// then end with [`Unavailable`](StoreError::Unavailable).
+#[derive(Debug)]
+pub struct SledStore {
+    dir: PathBuf,
+    history: Arc<watch::Sender<History>>,
+    /// `None` only in the destructor, which thereby tells the committer to end.
+    requests: Option<mpsc::Sender<Request>>,
+    committer: Option<JoinHandle<()>>,
+}
+
+impl SledStore {
+    /// Opens the store in `dir`, or makes one there, readable by its owner alone. Blocks: about 4 µs for each record.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says what is wrong with the directory and what to do about it.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let dir = dir.as_ref();
+        let (disk, history) = Disk::open(dir)?;
+        let history = Arc::new(watch::Sender::new(history));
+        let (requests, queue) = mpsc::channel(QUEUED);
+        let committer = Committer {
+            disk,
+            history: Arc::clone(&history),
+            requests: queue,
+            poison: None,
+        };
+        let committer = thread::Builder::new()
+            .name("store-committer".into())
+            .spawn(move || committer.run());
+        let committer = committer.map_err(|source| OpenError::Io {
+            dir: dir.to_owned(),
+            step: "start the committer thread",
+            source,
+        })?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            history,
+            requests: Some(requests),
+            committer: Some(committer),
+        })
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let requests = self.requests.as_ref().ok_or(StoreError::Unavailable)?;
+        requests
+            .send(request(reply))
+            .await
+            .map_err(|_closed| StoreError::Unavailable)?;
+        answer.await.map_err(|_closed| StoreError::Unavailable)?
+    }
+}
+
+impl Drop for SledStore {
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        if self
+            .committer
+            .take()
+            .is_some_and(|committer| committer.join().is_err())
+        {
+            tracing::error!(dir = %self.dir.display(), "store committer panicked");
+        }
+    }
+}
+
+impl Store for SledStore {
+    type Watch = HistoryWatch;
+
+    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+        txn.check()?;
+        self.ask(|reply| Request::Commit { txn, reply }).await
+    }
+
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+        self.history.borrow().get(key, at)
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<Snapshot, StoreError> {
+        self.history.borrow().list(&query)
+    }
+
+    async fn watch(&self, prefix: Prefix, after: Revision) -> Result<HistoryWatch, StoreError> {
+        HistoryWatch::new(self.history.subscribe(), prefix, after)
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.ask(|reply| Request::Compact {
+            oldest: revision,
+            reply,
+        })
+        .await
+    }
+
+    async fn status(&self) -> Result<Status, StoreError> {
+        let disk_bytes = disk_bytes(&self.dir).inspect_err(|error| {
+            tracing::warn!(%error, dir = %self.dir.display(), "cannot tell the size of the store");
+        });
+        Ok(self.history.borrow().status(disk_bytes.ok()))
+    }
+}
+
+fn disk_bytes(dir: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        // sled replaces its snapshot files at any time.
+        match entry?.metadata() {
+            Ok(metadata) => bytes += metadata.blocks() * 512,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,305 @@
+//! Random histories against a model that is too simple to be wrong: the whole content at every revision.
+
+use std::{collections::BTreeMap, num::NonZeroUsize};
+
+use podplane_store::{
+    Commit, Event, FIRST_REVISION, Guard, Item, Key, ListQuery, Prefix, Revision, Store,
+    StoreError, Txn, Watch, Write,
+};
+use proptest::prelude::*;
+
+use crate::{Fixture, suite};
+
+/// Few, so that they meet often.
+const KEYS: [&str; 5] = ["a", "a/1", "a/2", "b/1", "c"];
+const PREFIXES: [&str; 4] = ["", "a", "a/", "b/1"];
+/// One key under each prefix, written last, so that a reader of a watch knows when it has seen all.
+const ENDS: [&str; 4] = ["~end", "a~end", "a/~end", "b/1~end"];
+
+#[derive(Clone, Debug)]
+enum Op {
+    Commit {
+        guards: Vec<GuardOp>,
+        writes: BTreeMap<usize, Option<u8>>,
+    },
+    Compact {
+        back: u64,
+    },
+    Pause,
+}
+
+#[derive(Clone, Debug)]
+enum GuardOp {
+    Absent(usize),
+    Present(usize),
+    /// At the revision of the present item, or, if `stale`, at one before.
+    At {
+        key: usize,
+        stale: bool,
+    },
+    NoneUnder(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let guard = prop_oneof![
+        (0..KEYS.len()).prop_map(GuardOp::Absent),
+        (0..KEYS.len()).prop_map(GuardOp::Present),
+        (0..KEYS.len(), any::<bool>()).prop_map(|(key, stale)| GuardOp::At { key, stale }),
+        (1..PREFIXES.len()).prop_map(GuardOp::NoneUnder),
+    ];
+    let writes = prop::collection::btree_map(
+        0..KEYS.len(),
+        prop::option::weighted(0.7, any::<u8>()),
+        0..4,
+    );
+    let commit = (prop::collection::vec(guard, 0..2), writes)
+        .prop_map(|(guards, writes)| Op::Commit { guards, writes });
+    prop::collection::vec(
+        prop_oneof![12 => commit, 1 => (0..6u64).prop_map(|back| Op::Compact { back }), 1 => Just(Op::Pause)],
+        1..40,
+    )
+}
+
+/// What was there, at each revision since the first.
+type Content = BTreeMap<Key, Item>;
+
+#[derive(Default)]
+struct Model {
+    contents: BTreeMap<Revision, Content>,
+    oldest: Option<Revision>,
+}
+
+impl Model {
+    fn now(&self) -> (Revision, Content) {
+        let last = self.contents.last_key_value();
+        last.map_or((FIRST_REVISION, Content::new()), |(revision, content)| {
+            (*revision, content.clone())
+        })
+    }
+
+    fn holds(&self, guard: &Guard) -> bool {
+        let (_, content) = self.now();
+        match guard {
+            Guard::Absent(key) => !content.contains_key(key),
+            Guard::Present(key) => content.contains_key(key),
+            Guard::At { key, revision } => content
+                .get(key)
+                .is_some_and(|item| item.modified == *revision),
+            Guard::NoneUnder(prefix) => !content.keys().any(|key| prefix.contains(key)),
+        }
+    }
+
+    fn commit(&mut self, revision: Revision, writes: &[Write]) {
+        let (_, mut content) = self.now();
+        for write in writes {
+            match write {
+                Write::Put { key, value } => {
+                    let created = content.get(key).map_or(revision, |item| item.created);
+                    let item = Item {
+                        key: key.clone(),
+                        value: value.clone(),
+                        created,
+                        modified: revision,
+                    };
+                    content.insert(key.clone(), item);
+                }
+                Write::Delete { key } => {
+                    content.remove(key);
+                }
+            }
+        }
+        self.contents.insert(revision, content);
+    }
+}
+
+pub(crate) fn check<F: Fixture>() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(48)
+    };
+    proptest!(config, |(ops in ops())| runtime.block_on(suite::within_deadline(run::<F>(ops))));
+}
+
+async fn run<F: Fixture>(ops: Vec<Op>) {
+    let mut fixture = F::new();
+    let mut model = Model::default();
+    model.contents.insert(FIRST_REVISION, Content::new());
+    for op in ops {
+        match op {
+            Op::Commit { guards, writes } => {
+                commit(fixture.store(), &mut model, &guards, writes).await
+            }
+            Op::Compact { back } => {
+                let (current, _) = model.now();
+                let oldest =
+                    Revision::new(current.number().saturating_sub(back)).unwrap_or(FIRST_REVISION);
+                fixture.store().compact(oldest).await.unwrap();
+                model.oldest = model.oldest.max(Some(oldest));
+            }
+            Op::Pause => fixture = fixture.pause(),
+        }
+    }
+    let end = ENDS
+        .iter()
+        .fold(Txn::new(), |txn, end| txn.put(suite::key(end), ""));
+    let revision = fixture.store().commit(end.clone()).await.unwrap().revision;
+    model.commit(revision, &end.writes);
+    let fixture = fixture.pause();
+    compare(fixture.store(), &model).await;
+}
+
+async fn commit(
+    store: &impl Store,
+    model: &mut Model,
+    guards: &[GuardOp],
+    writes: BTreeMap<usize, Option<u8>>,
+) {
+    let (current, content) = model.now();
+    let key = |index: usize| suite::key(KEYS[index]);
+    let guards: Vec<Guard> = guards
+        .iter()
+        .map(|guard| match *guard {
+            GuardOp::Absent(index) => Guard::Absent(key(index)),
+            GuardOp::Present(index) => Guard::Present(key(index)),
+            GuardOp::NoneUnder(index) => Guard::NoneUnder(PREFIXES[index].into()),
+            GuardOp::At { key: index, stale } => {
+                let modified = content
+                    .get(&key(index))
+                    .map_or(current, |item| item.modified);
+                let stale =
+                    Revision::new(modified.number() - u64::from(stale)).unwrap_or(FIRST_REVISION);
+                Guard::At {
+                    key: key(index),
+                    revision: stale,
+                }
+            }
+        })
+        .collect();
+    let writes = writes.into_iter().map(|(index, value)| match value {
+        Some(value) => Write::Put {
+            key: key(index),
+            value: vec![value].into(),
+        },
+        None => Write::Delete { key: key(index) },
+    });
+    let txn = Txn {
+        guards,
+        writes: writes.collect(),
+    };
+    match store.commit(txn.clone()).await {
+        Ok(committed) => {
+            assert!(txn.guards.iter().all(|guard| model.holds(guard)), "{txn:?}");
+            let before: Vec<_> = txn
+                .writes
+                .iter()
+                .map(|write| content.get(write.key()).cloned())
+                .collect();
+            assert_eq!(committed.previous, before);
+            let changes = txn
+                .writes
+                .iter()
+                .any(|w| matches!(w, Write::Put { .. }) || content.contains_key(w.key()));
+            assert_eq!(changes, committed.revision > current);
+            if changes {
+                model.commit(committed.revision, &txn.writes);
+            }
+        }
+        Err(StoreError::Conflict { guard, .. }) => {
+            assert!(!model.holds(&txn.guards[guard]));
+            assert!(txn.guards[..guard].iter().all(|guard| model.holds(guard)));
+        }
+        Err(err) => panic!("{err}"),
+    }
+}
+
+/// Reads everything at every revision, and watches from every revision.
+async fn compare(store: &impl Store, model: &Model) {
+    let oldest = model.oldest.unwrap_or(FIRST_REVISION);
+    for (&at, content) in &model.contents {
+        for prefix in PREFIXES.map(Prefix::from) {
+            if at < oldest {
+                let query = ListQuery {
+                    prefix: prefix.clone(),
+                    at: Some(at),
+                    ..ListQuery::default()
+                };
+                assert!(store.list(query).await.unwrap_err().is_compacted());
+                assert!(store.watch(prefix, at).await.unwrap_err().is_compacted());
+                continue;
+            }
+            let expected: Vec<Item> = content
+                .values()
+                .filter(|item| prefix.contains(&item.key))
+                .cloned()
+                .collect();
+            assert_eq!(paged(store, &prefix, at).await, expected);
+            watch(store, model, prefix, at).await;
+        }
+        for key in KEYS.map(suite::key) {
+            match store.get(&key, Some(at)).await {
+                Ok(item) => assert_eq!((item.as_ref(), at >= oldest), (content.get(&key), true)),
+                Err(err) => assert!(err.is_compacted() && at < oldest),
+            }
+        }
+    }
+}
+
+async fn paged(store: &impl Store, prefix: &Prefix, at: Revision) -> Vec<Item> {
+    let mut items: Vec<Item> = Vec::new();
+    loop {
+        let after = items.last().map(|item| item.key.clone());
+        let limit = NonZeroUsize::new(2);
+        let page = store
+            .list(ListQuery {
+                prefix: prefix.clone(),
+                at: Some(at),
+                after,
+                limit,
+            })
+            .await
+            .unwrap();
+        items.extend(page.items);
+        if page.remaining == 0 {
+            return items;
+        }
+    }
+}
+
+/// Replayed on the content at the revision where it began, a watch makes the content of every later one.
+async fn watch(store: &impl Store, model: &Model, prefix: Prefix, after: Revision) {
+    let (end, _) = model.now();
+    let under = |content: &Content| -> Content {
+        content
+            .iter()
+            .filter(|(key, _)| prefix.contains(key))
+            .map(|(key, item)| (key.clone(), item.clone()))
+            .collect()
+    };
+    let mut content = under(&model.contents[&after]);
+    let mut watch = store.watch(prefix.clone(), after).await.unwrap();
+    let mut last = after;
+    while last < end {
+        let Commit { revision, events } = watch.next().await.unwrap();
+        assert!(revision > last && !events.is_empty());
+        for (_, unchanged) in model.contents.range(last..revision) {
+            assert_eq!(
+                content,
+                under(unchanged),
+                "the watch left out a commit before {revision}"
+            );
+        }
+        for event in events {
+            let before = match event {
+                Event::Put { item, previous } => (content.insert(item.key.clone(), item), previous),
+                Event::Delete { previous } => (content.remove(&previous.key), Some(previous)),
+            };
+            assert_eq!(before.0, before.1);
+        }
+        last = revision;
+    }
+    assert_eq!(content, under(&model.contents[&end]));
+}

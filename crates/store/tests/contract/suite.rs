@@ -1,0 +1,762 @@
+//! The cases, each for any engine.
+
+use std::{num::NonZeroUsize, pin::pin, sync::Arc, time::Duration};
+
+use futures::{FutureExt, StreamExt};
+use podplane_store::{
+    Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, Limit, ListQuery, MAX_VALUE_BYTES,
+    MAX_WRITES, Prefix, Revision, Snapshot, Store, StoreError, Txn, Watch,
+};
+use tokio::task::JoinSet;
+
+use crate::Fixture;
+
+pub(crate) async fn within_deadline(case: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(60), case)
+        .await
+        .expect("the case waits for what never comes");
+}
+
+pub(crate) fn key(text: &str) -> Key {
+    Key::try_from(text).unwrap()
+}
+
+pub(crate) async fn put(store: &impl Store, at: &str, value: &str) -> Revision {
+    store
+        .commit(Txn::new().put(key(at), value.to_owned()))
+        .await
+        .unwrap()
+        .revision
+}
+
+async fn delete(store: &impl Store, at: &str) -> Revision {
+    store
+        .commit(Txn::new().delete(key(at)))
+        .await
+        .unwrap()
+        .revision
+}
+
+async fn list(
+    store: &impl Store,
+    prefix: &str,
+    at: Option<Revision>,
+) -> Result<Snapshot, StoreError> {
+    store
+        .list(ListQuery {
+            prefix: prefix.into(),
+            at,
+            ..ListQuery::default()
+        })
+        .await
+}
+
+fn keys(snapshot: &Snapshot) -> Vec<String> {
+    snapshot
+        .items
+        .iter()
+        .map(|item| item.key.to_string())
+        .collect()
+}
+
+fn item(at: &str, value: &str, created: Revision, modified: Revision) -> Item {
+    Item {
+        key: key(at),
+        value: value.to_owned().into(),
+        created,
+        modified,
+    }
+}
+
+fn number(revision: u64) -> Revision {
+    Revision::new(revision).unwrap()
+}
+
+pub(crate) async fn a_new_store_is_empty_and_keeps_its_id<F: Fixture>() {
+    let fixture = F::new();
+    let first = fixture.store().status().await.unwrap();
+    assert_eq!(
+        (first.current, first.oldest, first.keys),
+        (FIRST_REVISION, FIRST_REVISION, 0)
+    );
+    assert_eq!(
+        list(fixture.store(), "", None).await.unwrap().revision,
+        FIRST_REVISION
+    );
+    let fixture = fixture.pause();
+    assert_eq!(fixture.store().status().await.unwrap().id, first.id);
+    assert_ne!(F::new().store().status().await.unwrap().id, first.id);
+}
+
+pub(crate) async fn every_commit_takes_the_next_revision<F: Fixture>() {
+    let mut fixture = F::new();
+    let mut last = FIRST_REVISION;
+    for round in 0..20 {
+        let revision = put(fixture.store(), &format!("key{}", round % 3), "v").await;
+        assert!(revision > last);
+        last = revision;
+        fixture = fixture.pause();
+        assert_eq!(fixture.store().status().await.unwrap().current, last);
+    }
+}
+
+pub(crate) async fn an_item_knows_when_it_was_created_and_modified<F: Fixture>() {
+    let fixture = F::new();
+    let created = put(fixture.store(), "a", "1").await;
+    put(fixture.store(), "other", "").await;
+    let modified = put(fixture.store(), "a", "2").await;
+    let fixture = fixture.pause();
+    let expected = item("a", "2", created, modified);
+    assert_eq!(
+        fixture.store().get(&key("a"), None).await.unwrap(),
+        Some(expected)
+    );
+    let deleted = delete(fixture.store(), "a").await;
+    let fixture = fixture.pause();
+    assert_eq!(fixture.store().get(&key("a"), None).await.unwrap(), None);
+    let again = put(fixture.store(), "a", "3").await;
+    let fixture = fixture.pause();
+    let at = async |revision| {
+        fixture
+            .store()
+            .get(&key("a"), Some(revision))
+            .await
+            .unwrap()
+    };
+    assert_eq!(at(again).await, Some(item("a", "3", again, again)));
+    assert_eq!(at(deleted).await, None);
+    assert_eq!(at(modified).await, Some(item("a", "2", created, modified)));
+    assert_eq!(at(created).await, Some(item("a", "1", created, created)));
+    assert_eq!(at(FIRST_REVISION).await, None);
+}
+
+pub(crate) async fn a_commit_returns_what_was_there_before<F: Fixture>() {
+    let fixture = F::new();
+    let first = put(fixture.store(), "a", "1").await;
+    let fixture = fixture.pause();
+    let txn = Txn::new()
+        .put(key("b"), "2")
+        .put(key("a"), "2")
+        .delete(key("c"));
+    let Committed { previous, .. } = fixture.store().commit(txn).await.unwrap();
+    assert_eq!(previous, [None, Some(item("a", "1", first, first)), None]);
+}
+
+pub(crate) async fn a_commit_that_changes_nothing_takes_no_revision<F: Fixture>() {
+    let fixture = F::new();
+    let revision = put(fixture.store(), "a", "1").await;
+    for txn in [
+        Txn::new(),
+        Txn::new().delete(key("missing")),
+        Txn::new().guard(Guard::Present(key("a"))),
+    ] {
+        assert_eq!(
+            fixture.store().commit(txn).await.unwrap().revision,
+            revision
+        );
+    }
+    let failing = Txn::new().guard(Guard::Absent(key("a")));
+    assert!(
+        fixture
+            .store()
+            .commit(failing)
+            .await
+            .unwrap_err()
+            .is_conflict()
+    );
+    let guarded = Txn::new()
+        .guard(Guard::Present(key("missing")))
+        .delete(key("missing"));
+    assert!(
+        fixture
+            .store()
+            .commit(guarded)
+            .await
+            .unwrap_err()
+            .is_conflict()
+    );
+    assert_eq!(fixture.store().status().await.unwrap().current, revision);
+    assert!(
+        put(fixture.store(), "a", "1").await > revision,
+        "an equal value is a change"
+    );
+}
+
+pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: Fixture>() {
+    let fixture = F::new();
+    let old = put(fixture.store(), "dir/b", "1").await;
+    let new = put(fixture.store(), "dir/b", "2").await;
+    put(fixture.store(), "gone", "").await;
+    delete(fixture.store(), "gone").await;
+    let fixture = fixture.pause();
+    let at = |at: &str, revision| Guard::At {
+        key: key(at),
+        revision,
+    };
+    let holding = [
+        Guard::Absent(key("dir/a")),
+        Guard::Absent(key("gone")),
+        Guard::Absent(key("dir/")),
+        Guard::Present(key("dir/b")),
+        at("dir/b", new),
+        Guard::NoneUnder("dir/c".into()),
+        Guard::NoneUnder("gone".into()),
+    ];
+    for guard in holding {
+        fixture
+            .store()
+            .commit(Txn::new().guard(guard).put(key("x"), ""))
+            .await
+            .unwrap();
+    }
+    let conflicting = [
+        (Guard::Absent(key("dir/b")), "dir/b", Some(new)),
+        (Guard::Present(key("dir/a")), "dir/a", None),
+        (Guard::Present(key("gone")), "gone", None),
+        (at("dir/b", old), "dir/b", Some(new)),
+        (at("dir/b", new.max(number(1000))), "dir/b", Some(new)),
+        (at("dir/a", new), "dir/a", None),
+        (Guard::NoneUnder("dir/".into()), "dir/b", Some(new)),
+        (Guard::NoneUnder("dir/b".into()), "dir/b", Some(new)),
+        (Guard::NoneUnder(Prefix::all()), "dir/b", Some(new)),
+    ];
+    for (failing, at, modified) in conflicting {
+        let txn = Txn::new()
+            .guard(Guard::Present(key("x")))
+            .guard(failing.clone())
+            .put(key("y"), "");
+        match fixture.store().commit(txn).await {
+            Err(StoreError::Conflict {
+                guard: 1,
+                key: found,
+                current,
+            }) => {
+                assert_eq!((found, current), (key(at), modified), "{failing:?}");
+            }
+            other => panic!("{failing:?}: {other:?}"),
+        }
+    }
+    assert_eq!(fixture.store().get(&key("y"), None).await.unwrap(), None);
+}
+
+pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: Fixture>() {
+    let fixture = F::new();
+    let before = put(fixture.store(), "a", "old").await;
+    let txn = Txn::new()
+        .put(key("a"), "new")
+        .put(key("b"), "new")
+        .delete(key("a0"));
+    let refused = txn.clone().guard(Guard::Absent(key("a")));
+    assert!(
+        fixture
+            .store()
+            .commit(refused)
+            .await
+            .unwrap_err()
+            .is_conflict()
+    );
+    let fixture = fixture.pause();
+    assert_eq!(keys(&list(fixture.store(), "", None).await.unwrap()), ["a"]);
+    assert_eq!(fixture.store().status().await.unwrap().current, before);
+
+    let revision = fixture.store().commit(txn).await.unwrap().revision;
+    let fixture = fixture.pause();
+    let snapshot = list(fixture.store(), "", None).await.unwrap();
+    assert_eq!(
+        snapshot.items,
+        [
+            item("a", "new", before, revision),
+            item("b", "new", revision, revision)
+        ]
+    );
+    assert_eq!(
+        list(fixture.store(), "", Some(before)).await.unwrap().items,
+        [item("a", "old", before, before)]
+    );
+}
+
+pub(crate) async fn what_is_too_large_is_refused_by_name<F: Fixture>() {
+    let fixture = F::new();
+    let value = |size| Txn::new().put(key("a"), vec![7; size]);
+    fixture
+        .store()
+        .commit(value(MAX_VALUE_BYTES))
+        .await
+        .unwrap();
+    let refused = fixture
+        .store()
+        .commit(value(MAX_VALUE_BYTES + 1))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(refused, StoreError::TooLarge { limit: Limit::ValueBytes, size } if size == MAX_VALUE_BYTES + 1)
+    );
+    assert_eq!(
+        refused.to_string(),
+        "number of bytes in a value of 65537 is over the limit of 65536"
+    );
+
+    let puts =
+        |count: usize| (0..count).fold(Txn::new(), |txn, n| txn.put(key(&format!("k{n}")), ""));
+    fixture.store().commit(puts(MAX_WRITES)).await.unwrap();
+    let refused = fixture
+        .store()
+        .commit(puts(MAX_WRITES + 1))
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        refused,
+        StoreError::TooLarge {
+            limit: Limit::Writes,
+            ..
+        }
+    ));
+    let twice = fixture
+        .store()
+        .commit(Txn::new().put(key("a"), "").delete(key("a")))
+        .await
+        .unwrap_err();
+    assert!(matches!(twice, StoreError::DuplicateWrite { key: found } if found == key("a")));
+    let fixture = fixture.pause();
+    let kept = fixture.store().get(&key("a"), None).await.unwrap().unwrap();
+    assert_eq!(kept.value.len(), MAX_VALUE_BYTES);
+}
+
+pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: Fixture>() {
+    const WRITERS: usize = 8;
+    const EACH: usize = 25;
+    let fixture = Arc::new(F::new());
+    put(fixture.store(), "counter", "0").await;
+    let mut writers = JoinSet::new();
+    for _ in 0..WRITERS {
+        let fixture = Arc::clone(&fixture);
+        writers.spawn(async move {
+            for _ in 0..EACH {
+                while let Err(err) = increment(fixture.store()).await {
+                    assert!(err.is_conflict(), "{err}");
+                }
+            }
+        });
+    }
+    writers.join_all().await;
+    let counter = fixture
+        .store()
+        .get(&key("counter"), None)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(counter.value, (WRITERS * EACH).to_string());
+}
+
+async fn increment(store: &impl Store) -> Result<Committed, StoreError> {
+    let counter = store.get(&key("counter"), None).await?.unwrap();
+    let next = std::str::from_utf8(&counter.value)
+        .unwrap()
+        .parse::<usize>()
+        .unwrap()
+        + 1;
+    let unchanged = Guard::At {
+        key: key("counter"),
+        revision: counter.modified,
+    };
+    store
+        .commit(
+            Txn::new()
+                .guard(unchanged)
+                .put(key("counter"), next.to_string()),
+        )
+        .await
+}
+
+pub(crate) async fn a_list_is_continued_at_its_revision_while_writes_go_on<F: Fixture>() {
+    let mut fixture = F::new();
+    for n in 0..10 {
+        put(fixture.store(), &format!("pods/{n}"), "old").await;
+    }
+    put(fixture.store(), "podsx", "not under the prefix").await;
+    let whole = list(fixture.store(), "pods/", None).await.unwrap();
+    let mut query = ListQuery {
+        prefix: "pods/".into(),
+        limit: NonZeroUsize::new(3),
+        ..ListQuery::default()
+    };
+    let mut pages = Vec::new();
+    for round in 0.. {
+        let page = fixture.store().list(query.clone()).await.unwrap();
+        assert_eq!(page.revision, whole.revision);
+        assert_eq!(page.remaining, 10 - pages.len() - page.items.len());
+        query.at = Some(page.revision);
+        query.after = page.items.last().map(|item| item.key.clone());
+        pages.extend(page.items);
+        if page.remaining == 0 {
+            assert_eq!(round, 3);
+            break;
+        }
+        let txn = Txn::new()
+            .put(key("pods/5"), "new")
+            .put(key(&format!("pods/7{round}")), "")
+            .delete(key("pods/8"));
+        fixture.store().commit(txn).await.unwrap();
+        fixture = fixture.pause();
+    }
+    assert_eq!(pages, whole.items);
+}
+
+pub(crate) async fn a_list_respects_its_prefix_and_order<F: Fixture>() {
+    let fixture = F::new();
+    for at in ["b/2", "a", "b/10", "b", "c/1", "b0"] {
+        put(fixture.store(), at, "").await;
+    }
+    let fixture = fixture.pause();
+    for (prefix, expected) in [
+        ("", vec!["a", "b", "b/10", "b/2", "b0", "c/1"]),
+        ("b", vec!["b", "b/10", "b/2", "b0"]),
+        ("b/", vec!["b/10", "b/2"]),
+        ("d", vec![]),
+    ] {
+        assert_eq!(
+            keys(&list(fixture.store(), prefix, None).await.unwrap()),
+            expected
+        );
+    }
+    let from = |after: &str| ListQuery {
+        prefix: "b/".into(),
+        after: Some(key(after)),
+        ..ListQuery::default()
+    };
+    for (after, expected) in [
+        ("b/10", vec!["b/2"]),
+        ("a", vec!["b/10", "b/2"]),
+        ("c", vec![]),
+    ] {
+        assert_eq!(
+            keys(&fixture.store().list(from(after)).await.unwrap()),
+            expected
+        );
+    }
+}
+
+pub(crate) async fn the_future_is_refused<F: Fixture>() {
+    let fixture = F::new();
+    let current = put(fixture.store(), "a", "").await;
+    let fixture = fixture.pause();
+    let (store, asked) = (fixture.store(), number(current.number() + 1));
+    let refusals = [
+        store.get(&key("a"), Some(asked)).await.unwrap_err(),
+        list(store, "", Some(asked)).await.unwrap_err(),
+        store.watch(Prefix::all(), asked).await.unwrap_err(),
+        store.compact(asked).await.unwrap_err(),
+    ];
+    for refusal in refusals {
+        assert!(
+            matches!(refusal, StoreError::Future { asked: a, current: c } if (a, c) == (asked, current))
+        );
+    }
+}
+
+pub(crate) async fn a_watch_yields_what_is_written_after_it_began<F: Fixture>() {
+    let fixture = F::new();
+    let created = put(fixture.store(), "a", "1").await;
+    let mut watch = fixture.store().watch(Prefix::all(), created).await.unwrap();
+    let modified = put(fixture.store(), "a", "2").await;
+    let deleted = delete(fixture.store(), "a").await;
+    let again = put(fixture.store(), "a", "3").await;
+    let (one, two) = (
+        item("a", "1", created, created),
+        item("a", "2", created, modified),
+    );
+    let three = item("a", "3", again, again);
+    for (revision, event) in [
+        (
+            modified,
+            Event::Put {
+                item: two.clone(),
+                previous: Some(one),
+            },
+        ),
+        (deleted, Event::Delete { previous: two }),
+        (
+            again,
+            Event::Put {
+                item: three,
+                previous: None,
+            },
+        ),
+    ] {
+        assert_eq!(
+            watch.next().await.unwrap(),
+            Commit {
+                revision,
+                events: vec![event]
+            }
+        );
+        assert_eq!(watch.position(), revision);
+    }
+}
+
+pub(crate) async fn a_watch_from_the_past_catches_up<F: Fixture>() {
+    let fixture = F::new();
+    for n in 0..30 {
+        put(fixture.store(), &format!("key{}", n % 4), &n.to_string()).await;
+    }
+    let fixture = fixture.pause();
+    let watch = fixture
+        .store()
+        .watch(Prefix::all(), FIRST_REVISION)
+        .await
+        .unwrap();
+    let live = put(fixture.store(), "live", "").await;
+    let seen: Vec<Commit> = watch
+        .into_stream()
+        .take(31)
+        .map(Result::unwrap)
+        .collect()
+        .await;
+    let revisions: Vec<Revision> = seen.iter().map(|commit| commit.revision).collect();
+    assert!(revisions.is_sorted_by(|a, b| a < b));
+    assert_eq!(revisions.last(), Some(&live));
+    // Resumed after any of them, it goes on with the next.
+    for (at, revision) in revisions.iter().enumerate() {
+        let rest = fixture
+            .store()
+            .watch(Prefix::all(), *revision)
+            .await
+            .unwrap()
+            .into_stream();
+        let rest: Vec<Commit> = rest.take(30 - at).map(Result::unwrap).collect().await;
+        assert_eq!(rest, seen[at + 1..]);
+    }
+}
+
+pub(crate) async fn a_watch_shows_only_its_prefix_but_whole_commits<F: Fixture>() {
+    let fixture = F::new();
+    let mut watch = fixture
+        .store()
+        .watch("pods/".into(), FIRST_REVISION)
+        .await
+        .unwrap();
+    put(fixture.store(), "nodes/a", "").await;
+    let txn = Txn::new()
+        .put(key("pods/b"), "")
+        .put(key("nodes/a"), "")
+        .put(key("pods/a"), "")
+        .put(key("pods"), "");
+    let revision = fixture.store().commit(txn).await.unwrap().revision;
+    let commit = watch.next().await.unwrap();
+    let keys: Vec<String> = commit
+        .events
+        .iter()
+        .map(|event| event.key().to_string())
+        .collect();
+    assert_eq!(
+        (commit.revision, keys),
+        (revision, vec!["pods/b".to_owned(), "pods/a".to_owned()])
+    );
+}
+
+pub(crate) async fn watchers_of_concurrent_writers_see_every_commit_once_in_order<F: Fixture>() {
+    const WRITERS: usize = 8;
+    const EACH: usize = 40;
+    let fixture = Arc::new(F::new());
+    let mut watchers = JoinSet::new();
+    for _ in 0..4 {
+        let watch = fixture
+            .store()
+            .watch(Prefix::all(), FIRST_REVISION)
+            .await
+            .unwrap();
+        watchers.spawn(
+            watch
+                .into_stream()
+                .take(WRITERS * EACH)
+                .map(Result::unwrap)
+                .collect::<Vec<_>>(),
+        );
+    }
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let fixture = Arc::clone(&fixture);
+        writers.spawn(async move {
+            let mut revisions = Vec::new();
+            for n in 0..EACH {
+                let txn = Txn::new()
+                    .put(key(&format!("{writer}/{n}")), "")
+                    .put(key("shared"), n.to_string());
+                revisions.push(fixture.store().commit(txn).await.unwrap().revision);
+            }
+            revisions
+        });
+    }
+    let mut committed = writers.join_all().await.concat();
+    committed.sort_unstable();
+    for seen in watchers.join_all().await {
+        assert!(
+            seen.iter()
+                .map(|commit| commit.revision)
+                .eq(committed.iter().copied())
+        );
+        assert!(seen.iter().all(|commit| commit.events.len() == 2));
+        let chained = seen
+            .windows(2)
+            .all(|pair| match (&pair[0].events[1], &pair[1].events[1]) {
+                (Event::Put { item, .. }, Event::Put { previous, .. }) => {
+                    previous.as_ref() == Some(item)
+                }
+                _ => false,
+            });
+        assert!(chained, "each commit saw the one before");
+    }
+}
+
+pub(crate) async fn the_position_of_a_watch_advances_past_what_it_does_not_show<F: Fixture>() {
+    let fixture = F::new();
+    let mut watch = fixture
+        .store()
+        .watch("pods/".into(), FIRST_REVISION)
+        .await
+        .unwrap();
+    assert_eq!(watch.position(), FIRST_REVISION);
+    let other = put(fixture.store(), "nodes/a", "").await;
+    while watch.position() < other {
+        // Nothing to show: it can only wait, or advance.
+        assert!(
+            tokio::time::timeout(Duration::from_millis(10), watch.next())
+                .await
+                .is_err()
+        );
+    }
+    assert_eq!(watch.position(), other);
+}
+
+pub(crate) async fn a_stalled_watcher_holds_nobody_back_and_ends_when_overtaken<F: Fixture>() {
+    let fixture = F::new();
+    let mut stalled = fixture
+        .store()
+        .watch(Prefix::all(), FIRST_REVISION)
+        .await
+        .unwrap();
+    let mut behind = fixture
+        .store()
+        .watch(Prefix::all(), FIRST_REVISION)
+        .await
+        .unwrap();
+    let mut last = FIRST_REVISION;
+    for n in 0..500 {
+        last = put(fixture.store(), "a", &n.to_string()).await;
+    }
+    let mut seen = 0;
+    while behind.position() < last {
+        behind.next().await.unwrap();
+        seen += 1;
+    }
+    assert_eq!(seen, 500);
+    fixture.store().compact(last).await.unwrap();
+    assert!(
+        matches!(stalled.next().await, Err(StoreError::Compacted { oldest }) if oldest == last)
+    );
+    let next = put(fixture.store(), "a", "next").await;
+    assert_eq!(
+        behind.next().await.unwrap().revision,
+        next,
+        "who had caught up is not disturbed"
+    );
+}
+
+pub(crate) async fn a_dropped_wait_loses_no_commit<F: Fixture>() {
+    let fixture = F::new();
+    let mut watch = fixture
+        .store()
+        .watch(Prefix::all(), FIRST_REVISION)
+        .await
+        .unwrap();
+    assert!(watch.next().now_or_never().is_none());
+    let revision = put(fixture.store(), "a", "").await;
+    assert_eq!(watch.next().await.unwrap().revision, revision);
+    {
+        let mut waiting = pin!(watch.next());
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+    }
+    let revision = put(fixture.store(), "a", "").await;
+    assert_eq!(watch.next().await.unwrap().revision, revision);
+}
+
+pub(crate) async fn a_compaction_keeps_its_revision_and_ends_what_is_before<F: Fixture>() {
+    let fixture = F::new();
+    let first = put(fixture.store(), "a", "1").await;
+    put(fixture.store(), "gone", "").await;
+    let second = fixture
+        .store()
+        .commit(Txn::new().put(key("a"), "2").delete(key("gone")))
+        .await
+        .unwrap()
+        .revision;
+    let third = delete(fixture.store(), "a").await;
+    fixture.store().compact(second).await.unwrap();
+    let fixture = fixture.pause();
+    let store = fixture.store();
+    store.compact(first).await.unwrap();
+    let status = store.status().await.unwrap();
+    assert_eq!(
+        (status.oldest, status.current, status.keys),
+        (second, third, 0)
+    );
+
+    let compacted = |err| matches!(err, StoreError::Compacted { oldest } if oldest == second);
+    assert!(compacted(
+        store.get(&key("a"), Some(first)).await.unwrap_err()
+    ));
+    assert!(compacted(list(store, "", Some(first)).await.unwrap_err()));
+    assert!(compacted(
+        store.watch(Prefix::all(), first).await.unwrap_err()
+    ));
+
+    let two = item("a", "2", first, second);
+    assert_eq!(
+        list(store, "", Some(second)).await.unwrap().items,
+        std::slice::from_ref(&two)
+    );
+    let mut watch = store.watch(Prefix::all(), second).await.unwrap();
+    let deletion = Commit {
+        revision: third,
+        events: vec![Event::Delete { previous: two }],
+    };
+    assert_eq!(watch.next().await.unwrap(), deletion);
+
+    // All history gone, deletions included, the counter still goes on.
+    store.compact(third).await.unwrap();
+    let fixture = fixture.pause();
+    assert_eq!(fixture.store().status().await.unwrap().current, third);
+    assert!(put(fixture.store(), "a", "").await > third);
+}
+
+pub(crate) async fn a_compaction_frees_memory<F: Fixture>() {
+    let fixture = F::new();
+    let mut last = FIRST_REVISION;
+    for n in 0..50 {
+        last = put(fixture.store(), "a", &"x".repeat(1000)).await;
+        put(fixture.store(), &format!("temporary{n}"), "").await;
+        last = last.max(delete(fixture.store(), &format!("temporary{n}")).await);
+    }
+    let before = fixture.store().status().await.unwrap().memory_bytes;
+    assert!(before > 50_000, "{before}");
+    fixture.store().compact(last).await.unwrap();
+    assert_eq!(fixture.store().status().await.unwrap().memory_bytes, 1001);
+    let fixture = fixture.pause();
+    assert_eq!(fixture.store().status().await.unwrap().memory_bytes, 1001);
+}
+
+pub(crate) async fn a_watch_ends_when_the_store_does<F: Fixture>() {
+    let fixture = F::new();
+    let watch = fixture
+        .store()
+        .watch(Prefix::all(), FIRST_REVISION)
+        .await
+        .unwrap();
+    let revision = put(fixture.store(), "a", "").await;
+    drop(fixture);
+    let rest: Vec<_> = watch.into_stream().collect().await;
+    match rest.as_slice() {
+        [Ok(commit), Err(StoreError::Unavailable)] => assert_eq!(commit.revision, revision),
+        other => panic!("{other:?}"),
+    }
+}
