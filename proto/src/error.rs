@@ -111,6 +111,31 @@ impl ApiError {
         }
     }
 
+    /// Whether the object, or its namespace, does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.reason == Reason::NotFound
+    }
+
+    /// Whether an object of that name exists already.
+    pub fn is_already_exists(&self) -> bool {
+        self.reason == Reason::AlreadyExists
+    }
+
+    /// Whether the write was planned against a state that is no more: observe again.
+    pub fn is_conflict(&self) -> bool {
+        self.reason == Reason::Conflict
+    }
+
+    /// Whether the revision has left the history: list again.
+    pub fn is_expired(&self) -> bool {
+        self.reason == Reason::Expired
+    }
+
+    /// Whether no answer came. A write **may have been carried out**: read before deciding.
+    pub fn is_unavailable(&self) -> bool {
+        self.reason == Reason::ServiceUnavailable
+    }
+
     /// `pods "a" not found`
     pub fn not_found(plural: &str, name: &str) -> Self {
         Self::new(Reason::NotFound, format!("{plural} \"{name}\" not found"))

@@ -9,58 +9,47 @@
 
 pub mod codec;
 pub mod error;
+pub mod transport;
 pub mod wire;
 
 /// The encoded `FileDescriptorSet` of every service here, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// `podplane.cluster.v1`: the supervisor of a local cluster.
-pub mod cluster {
-    #![expect(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "generated; documented in the .proto file"
-    )]
-    tonic::include_proto!("podplane.cluster.v1");
+/// A module of generated code, which keeps its own style.
+macro_rules! generated {
+    ($(#[$attribute:meta])* $name:ident, $package:literal) => {
+        $(#[$attribute])*
+        #[expect(
+            missing_docs,
+            clippy::allow_attributes,
+            clippy::allow_attributes_without_reason,
+            clippy::missing_errors_doc,
+            reason = "generated; documented in its .proto file"
+        )]
+        pub mod $name {
+            tonic::include_proto!($package);
+        }
+    };
 }
 
-/// `podplane.ipam.v1`: pools, blocks and owners.
-pub mod ipam {
-    #![expect(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "generated; documented in the .proto file"
-    )]
-    tonic::include_proto!("podplane.ipam.v1");
+generated! {
+    /// `podplane.cluster.v1`: the supervisor of a local cluster.
+    cluster, "podplane.cluster.v1"
 }
-
-/// `podplane.node.v1`: what a node's network holds.
-pub mod node {
-    #![expect(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "generated; documented in the .proto file"
-    )]
-    tonic::include_proto!("podplane.node.v1");
+generated! {
+    /// `podplane.ipam.v1`: pools, blocks and owners.
+    ipam, "podplane.ipam.v1"
 }
-
-/// `podplane.scheduler.v1`: why a pod is where it is.
-pub mod scheduler {
-    #![expect(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "generated; documented in the .proto file"
-    )]
-    tonic::include_proto!("podplane.scheduler.v1");
+generated! {
+    /// `podplane.node.v1`: what a node's network holds.
+    node, "podplane.node.v1"
 }
-
-/// `runtime.v1`: Kubernetes' Container Runtime Interface, as published.
-pub mod cri {
-    #![expect(
-        missing_docs,
-        rustdoc::all,
-        clippy::all,
-        reason = "generated from the published CRI definition"
-    )]
-    tonic::include_proto!("runtime.v1");
+generated! {
+    /// `podplane.scheduler.v1`: why a pod is where it is.
+    scheduler, "podplane.scheduler.v1"
+}
+generated! {
+    /// `runtime.v1`: Kubernetes' Container Runtime Interface, as published.
+    #[expect(clippy::doc_lazy_continuation, clippy::doc_overindented_list_items, reason = "the published comments are kept")]
+    cri, "runtime.v1"
 }
