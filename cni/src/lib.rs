@@ -1,0 +1,24 @@
+//! CNI: the types of the specification, the runtime that executes plugin programs, and the
+//! plugins `host-local`, `bridge` and `loopback` (programs in `src/bin`).
+//!
+//! Everything here blocks: plugins are short programs that must start fast, and the runtime's callers
+//! decide on which thread it waits. There is no async runtime in this package, and no thread ever
+//! returns to its caller in another network namespace than the one it came with ([`netns`]).
+//!
+//! Start at [`runtime::Runtime`] for running plugins, at [`host_local`] for the address store, and at
+//! [`skel`] for what all plugin programs share.
+#![warn(missing_docs)]
+
+// pub mod bridge;
+// pub mod host_local;
+// pub mod loopback;
+pub mod netlink;
+pub mod netns;
+pub mod runtime;
+// pub mod skel;
+mod sys;
+pub mod sysctl;
+pub mod types;
+
+pub use runtime::{Attachment, Runtime, RuntimeError, ValidAttachment};
+pub use types::{CniError, CniResult, NetworkConfigList, Version};

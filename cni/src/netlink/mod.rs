@@ -1,0 +1,14 @@
+//! A small blocking rtnetlink client.
+//!
+//! Changes are [`Request`]s, values that are sent alone or many at once ([`Netlink::execute`]): the kernel
+//! takes one lock for all of rtnetlink, so fewer and larger sends are what is fast. Reads are methods.
+
+mod address;
+mod link;
+mod route;
+mod socket;
+
+pub use address::Address;
+pub use link::{Bridge, Link, OperState, Veth, mac_text, parse_mac};
+pub use route::{Route, protocol};
+pub use socket::{Netlink, NetlinkError, Request};

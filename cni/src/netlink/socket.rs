@@ -1,0 +1,296 @@
+//! The socket: requests, acknowledgements, dumps, errors.
+
+use std::{fmt, io, path::Path};
+
+use netlink_packet_core::{
+    DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::io::Errno;
+
+use crate::netns::{self, NetnsError};
+
+/// Flags of a request that changes something.
+pub(super) const CHANGE: u16 = NLM_F_REQUEST | NLM_F_ACK;
+
+/// What failed, and what the kernel said.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetlinkError {
+    /// The kernel refused a request.
+    #[error("failed to {attempt}")]
+    Refused {
+        /// What was attempted: `create bridge cni0`.
+        attempt: String,
+        /// The kernel's errno.
+        source: io::Error,
+    },
+    /// The socket failed, or the kernel's answer could not be understood.
+    #[error("netlink socket failed to {attempt}")]
+    Socket {
+        /// What was attempted.
+        attempt: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+}
+
+impl NetlinkError {
+    fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Refused { source, .. } => Errno::from_io_error(source),
+            _ => None,
+        }
+    }
+
+    /// What was to be made is there already (`EEXIST`).
+    #[must_use]
+    pub fn is_exists(&self) -> bool {
+        self.errno() == Some(Errno::EXIST)
+    }
+
+    /// What was to be changed or deleted is not there (`ENODEV`, `ENOENT`, `ESRCH`, `EADDRNOTAVAIL`).
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        let gone = [Errno::NODEV, Errno::NOENT, Errno::SRCH, Errno::ADDRNOTAVAIL];
+        self.errno().is_some_and(|errno| gone.contains(&errno))
+    }
+
+    /// The kernel does not have what was asked for (`EOPNOTSUPP`).
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        self.errno() == Some(Errno::OPNOTSUPP)
+    }
+}
+
+/// One change, ready to be sent.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub(super) attempt: String,
+    pub(super) message: RouteNetlinkMessage,
+    pub(super) flags: u16,
+}
+
+impl Request {
+    pub(super) fn new(
+        attempt: impl fmt::Display,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Self {
+        Self {
+            attempt: attempt.to_string(),
+            message,
+            flags: CHANGE | flags,
+        }
+    }
+}
+
+/// An rtnetlink socket. It stays in the network namespace it was opened in, whichever thread uses it.
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl fmt::Debug for Netlink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Netlink").finish_non_exhaustive()
+    }
+}
+
+impl Netlink {
+    /// A socket in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Socket`].
+    pub fn open() -> Result<Self, NetlinkError> {
+        let open = || {
+            let socket = Socket::new(NETLINK_ROUTE)?;
+            socket.connect(&SocketAddr::new(0, 0))?;
+            // Lets the kernel filter dumps; one that cannot leaves that to us, as we do it anyway.
+            _ = socket.set_netlink_get_strict_chk(true);
+            Ok(socket)
+        };
+        let socket = open().map_err(|source| NetlinkError::Socket {
+            attempt: "open".to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            socket,
+            sequence: 0,
+        })
+    }
+
+    /// A socket in another namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Socket`] and [`NetlinkError::Netns`].
+    pub fn open_in(netns: &Path) -> Result<Self, NetlinkError> {
+        netns::in_netns(netns, Self::open)?
+    }
+
+    /// Sends changes in one go; the kernel makes them in order and goes on after one that fails.
+    ///
+    /// # Errors
+    /// The first that failed.
+    pub fn execute(
+        &mut self,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<(), NetlinkError> {
+        let mut buffer = Vec::new();
+        let mut attempts = Vec::new();
+        let first = self.sequence.wrapping_add(1);
+        for Request {
+            attempt,
+            message,
+            flags,
+        } in requests
+        {
+            self.append(&mut buffer, message, flags);
+            attempts.push(attempt);
+        }
+        let Some(batch) = attempts.first().cloned() else {
+            return Ok(());
+        };
+        let failed = |source| NetlinkError::Socket {
+            attempt: batch.clone(),
+            source,
+        };
+        self.socket.send(&buffer, 0).map_err(failed)?;
+        let mut outcome = Ok(());
+        let mut answered = 0;
+        while answered < attempts.len() {
+            for answer in self.receive().map_err(failed)? {
+                let index = usize::try_from(answer.header.sequence_number.wrapping_sub(first)).ok();
+                let attempt = index.and_then(|index| attempts.get(index));
+                let (Some(attempt), NetlinkPayload::Error(error)) = (attempt, answer.payload)
+                else {
+                    continue; // Not an acknowledgement of this batch.
+                };
+                answered += 1;
+                if error.code.is_some() && outcome.is_ok() {
+                    outcome = Err(NetlinkError::Refused {
+                        attempt: attempt.clone(),
+                        source: error.to_io(),
+                    });
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Asks for one object.
+    pub(super) fn get(
+        &mut self,
+        attempt: &str,
+        message: RouteNetlinkMessage,
+    ) -> Result<RouteNetlinkMessage, NetlinkError> {
+        let mut found = self.query(attempt, message, NLM_F_REQUEST)?;
+        found.pop().ok_or_else(|| NetlinkError::Socket {
+            attempt: attempt.to_owned(),
+            source: io::ErrorKind::UnexpectedEof.into(),
+        })
+    }
+
+    /// Asks for all objects of a kind. A dump that a change interrupted is asked for again.
+    pub(super) fn dump(
+        &mut self,
+        attempt: &str,
+        message: &RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        loop {
+            match self.query(attempt, message.clone(), NLM_F_REQUEST | NLM_F_DUMP) {
+                Err(NetlinkError::Socket { source, .. })
+                    if source.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn query(
+        &mut self,
+        attempt: &str,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        let failed = |source| NetlinkError::Socket {
+            attempt: attempt.to_owned(),
+            source,
+        };
+        let mut buffer = Vec::new();
+        self.append(&mut buffer, message, flags);
+        let sequence = self.sequence;
+        self.socket.send(&buffer, 0).map_err(failed)?;
+        let mut found = Vec::new();
+        let mut consistent = true;
+        let ended = 'answers: loop {
+            for answer in self.receive().map_err(failed)? {
+                if answer.header.sequence_number != sequence {
+                    continue; // The rest of an earlier dump that failed.
+                }
+                consistent &= answer.header.flags & NLM_F_DUMP_INTR == 0;
+                match answer.payload {
+                    NetlinkPayload::InnerMessage(object) => {
+                        found.push(object);
+                        if flags & NLM_F_DUMP != NLM_F_DUMP {
+                            break 'answers Ok(());
+                        }
+                    }
+                    NetlinkPayload::Error(error) if error.code.is_some() => {
+                        let attempt = attempt.to_owned();
+                        break 'answers Err(NetlinkError::Refused {
+                            attempt,
+                            source: error.to_io(),
+                        });
+                    }
+                    NetlinkPayload::Done(_) | NetlinkPayload::Error(_) => break 'answers Ok(()),
+                    _ => {}
+                }
+            }
+        };
+        ended?;
+        if consistent {
+            Ok(found)
+        } else {
+            Err(failed(io::ErrorKind::Interrupted.into()))
+        }
+    }
+
+    fn append(&mut self, buffer: &mut Vec<u8>, message: RouteNetlinkMessage, flags: u16) {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut message = NetlinkMessage::from(message);
+        message.header.flags = flags;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let start = buffer.len();
+        // Messages in one buffer begin at multiples of four.
+        buffer.resize(start + message.buffer_len().next_multiple_of(4), 0);
+        message.serialize(&mut buffer[start..]);
+    }
+
+    /// The messages of one datagram.
+    fn receive(&self) -> io::Result<Vec<NetlinkMessage<RouteNetlinkMessage>>> {
+        let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let (datagram, _) = loop {
+            match self.socket.recv_from_full() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
+        let mut messages = Vec::new();
+        let mut rest = datagram.as_slice();
+        while !rest.is_empty() {
+            let message = NetlinkMessage::deserialize(rest).map_err(invalid)?;
+            let length = usize::try_from(message.header.length)
+                .unwrap_or(usize::MAX)
+                .next_multiple_of(4);
+            messages.push(message);
+            rest = rest.get(length..).unwrap_or_default();
+        }
+        Ok(messages)
+    }
+}

@@ -1,0 +1,218 @@
+//! The cache of attachments: one file each, in libcni's format, so that a DEL needs no more than ids.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Attachment, RuntimeError};
+use crate::types::{NetworkConfigList, json};
+
+const KIND: &str = "cniCacheV1";
+
+/// An attachment that was added and not deleted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CachedAttachment {
+    /// The network's name.
+    pub network: String,
+    /// The attachment with the arguments it was added with.
+    pub attachment: Attachment,
+    /// The configuration it was added with, as written. Empty in entries of an older format.
+    pub config: Vec<u8>,
+    /// Its result, in the form of the plugin's version.
+    pub result: Option<Value>,
+}
+
+/// An entry as it is on disk; the order of fields is libcni's.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Entry {
+    kind: String,
+    container_id: String,
+    config: String,
+    if_name: String,
+    network_name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    netns: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cni_args: Option<Vec<(String, String)>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capability_args: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Value>,
+}
+
+/// The directory of entries.
+#[derive(Debug)]
+pub(super) struct Cache<'a> {
+    pub(super) dir: &'a Path,
+}
+
+impl Cache<'_> {
+    fn results(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
+    fn path(&self, network: &str, attachment: &Attachment) -> PathBuf {
+        let Attachment {
+            container_id,
+            ifname,
+            ..
+        } = attachment;
+        self.results()
+            .join(format!("{network}-{container_id}-{ifname}"))
+    }
+
+    /// Writes an entry in one step: readers find the old one, the new one, or none.
+    pub(super) fn write(
+        &self,
+        list: &NetworkConfigList,
+        attachment: &Attachment,
+        result: &Value,
+    ) -> Result<(), RuntimeError> {
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let path = self.path(&list.name, attachment);
+        let entry = Entry {
+            kind: KIND.to_owned(),
+            container_id: attachment.container_id.clone(),
+            config: STANDARD.encode(&list.bytes),
+            if_name: attachment.ifname.clone(),
+            network_name: list.name.clone(),
+            netns: attachment
+                .netns
+                .as_deref()
+                .map(path_text)
+                .unwrap_or_default(),
+            cni_args: Some(attachment.args.clone()).filter(|args| !args.is_empty()),
+            capability_args: Some(attachment.capability_args.clone())
+                .filter(|args| !args.is_empty()),
+            result: Some(result.clone()),
+        };
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        // No attachment has such a name: a container id cannot begin with a dot.
+        let temporary = self
+            .results()
+            .join(format!(".{}-{serial}.tmp", std::process::id()));
+        let write = || {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(self.results())?;
+            let mut file = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            io::Write::write_all(&mut file, json::compact(&entry).as_bytes())?;
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(|source| {
+            _ = fs::remove_file(&temporary);
+            RuntimeError::Cache {
+                action: "write",
+                path: path.clone(),
+                source,
+            }
+        })
+    }
+
+    /// The entry of an attachment. One that cannot be read is removed, as if it had never been: a DEL
+    /// has to go on without it.
+    pub(super) fn read(&self, network: &str, attachment: &Attachment) -> Option<CachedAttachment> {
+        let path = self.path(network, attachment);
+        let text = fs::read(&path).ok()?;
+        let Some(mut entry) = parse(&text) else {
+            tracing::warn!(path = %path.display(), "removing an unreadable entry of the CNI cache");
+            _ = fs::remove_file(&path);
+            return None;
+        };
+        if entry.network.is_empty() {
+            // The older format is the bare result; its owner is known by the file's name only.
+            network.clone_into(&mut entry.network);
+            entry.attachment = attachment.clone();
+        }
+        // The file's name is ambiguous: `-` is legal in all its parts.
+        let same = entry.network == network
+            && entry.attachment.container_id == attachment.container_id
+            && entry.attachment.ifname == attachment.ifname;
+        same.then_some(entry)
+    }
+
+    pub(super) fn remove(
+        &self,
+        network: &str,
+        attachment: &Attachment,
+    ) -> Result<(), RuntimeError> {
+        let path = self.path(network, attachment);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RuntimeError::Cache {
+                action: "remove",
+                path,
+                source,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// All entries that can be read and name their owner, in lexical order of their files.
+    pub(super) fn list(&self) -> Result<Vec<CachedAttachment>, RuntimeError> {
+        let dir = self.results();
+        let failed = |source| RuntimeError::Cache {
+            action: "read",
+            path: dir.clone(),
+            source,
+        };
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            paths.push(entry.map_err(failed)?.path());
+        }
+        paths.sort();
+        let texts = paths.iter().filter_map(|path| fs::read(path).ok());
+        let parsed = texts.filter_map(|text| parse(&text));
+        Ok(parsed.filter(|entry| !entry.network.is_empty()).collect())
+    }
+}
+
+fn parse(text: &[u8]) -> Option<CachedAttachment> {
+    let value: Value = serde_json::from_slice(text).ok()?;
+    if value.get("kind").is_none_or(|kind| kind != KIND) {
+        let result = value.is_object().then_some(value)?;
+        return Some(CachedAttachment {
+            network: String::new(),
+            attachment: Attachment::new("", None, ""),
+            config: Vec::new(),
+            result: Some(result),
+        });
+    }
+    let entry: Entry = serde_json::from_value(value).ok()?;
+    Some(CachedAttachment {
+        network: entry.network_name,
+        attachment: Attachment {
+            container_id: entry.container_id,
+            netns: Some(entry.netns)
+                .filter(|netns| !netns.is_empty())
+                .map(PathBuf::from),
+            ifname: entry.if_name,
+            args: entry.cni_args.unwrap_or_default(),
+            capability_args: entry.capability_args.unwrap_or_default(),
+        },
+        config: STANDARD.decode(entry.config).ok()?,
+        result: entry.result,
+    })
+}
+
+fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,255 @@
+//! One execution of a plugin program: pipes, deadline, and what its exit means.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::{Pid, PidfdFlags, Signal},
+};
+
+use super::PluginError;
+use crate::types::{CniError, json};
+
+/// What a plugin that succeeded printed.
+#[derive(Debug)]
+pub struct Output {
+    /// The result, or nothing.
+    pub stdout: Vec<u8>,
+    /// Its log.
+    pub stderr: Vec<u8>,
+}
+
+/// Finds the program of a plugin: the first directory with a regular file of that name.
+///
+/// # Errors
+/// [`PluginError::NotFound`] and [`PluginError::InvalidName`].
+pub fn find_plugin(name: &str, dirs: &[PathBuf]) -> Result<PathBuf, PluginError> {
+    if name.is_empty() || name.contains('/') {
+        return Err(PluginError::InvalidName(name.to_owned()));
+    }
+    let mut candidates = dirs.iter().map(|dir| dir.join(name));
+    let found = candidates.find(|path| fs::metadata(path).is_ok_and(|meta| meta.is_file()));
+    found.ok_or_else(|| PluginError::NotFound {
+        name: name.to_owned(),
+        path: dirs.to_owned(),
+    })
+}
+
+/// Runs a plugin with `stdin` and with `env` on top of this process's environment, in the network
+/// namespace of the calling thread.
+///
+/// The plugin leads a process group of its own; after `timeout` the whole group is killed.
+///
+/// # Errors
+/// [`PluginError`].
+pub fn execute(
+    program: &Path,
+    stdin: &[u8],
+    env: &[(&'static str, OsString)],
+    timeout: Option<Duration>,
+) -> Result<Output, PluginError> {
+    let failed = |source: io::Error| PluginError::Run {
+        path: program.to_owned(),
+        source,
+    };
+    let mut command = Command::new(program);
+    command.envs(env.iter().map(|(key, value)| (OsStr::new(*key), value)));
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.process_group(0);
+    let mut child = spawn(&mut command).map_err(failed)?;
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let finished = Conversation::new(&mut child, stdin).and_then(|mut talk| {
+        let ended = talk.run_until(deadline)?;
+        Ok((ended, talk.stdout, talk.stderr))
+    });
+    let killed = !matches!(finished, Ok((Ended::Exited, ..)));
+    if killed {
+        // Not reaped yet, so the id cannot belong to anyone else; ESRCH means that all have ended.
+        _ = rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL);
+    }
+    let status = child.wait().map_err(failed)?;
+    let (ended, stdout, stderr) = finished.map_err(failed)?;
+    match ended {
+        Ended::TimedOut => Err(PluginError::TimedOut {
+            path: program.to_owned(),
+            after: timeout.unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        }),
+        Ended::Exited if status.success() => Ok(Output { stdout, stderr }),
+        Ended::Exited => Err(failure(status, &stdout, &stderr)),
+    }
+}
+
+/// Starts the program. One that is being written (`ETXTBSY`: an upgrade in place) is tried again, as
+/// libcni does: up to 6 attempts, a second apart.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..5 {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                thread::sleep(Duration::from_secs(1));
+            }
+            other => return other,
+        }
+    }
+    command.spawn()
+}
+
+fn failure(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> PluginError {
+    if stdout.is_empty() {
+        let status = match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exit status {code}"),
+            (None, Some(signal)) => format!("signal: {signal}"),
+            (None, None) => status.to_string(),
+        };
+        return PluginError::Silent {
+            status,
+            stderr: String::from_utf8_lossy(stderr).into_owned(),
+        };
+    }
+    let parsed = json::parse_folded(stdout).and_then(serde_json::from_value::<CniError>);
+    match parsed {
+        Ok(error) => PluginError::Refused(error),
+        Err(error) => PluginError::Unreadable {
+            stdout: String::from_utf8_lossy(stdout).into_owned(),
+            reason: json::go_error(&error),
+        },
+    }
+}
+
+enum Ended {
+    Exited,
+    TimedOut,
+}
+
+/// The pipes of a running plugin. One thread serves them all, so that neither a full pipe nor a
+/// grandchild that keeps one open can block it.
+struct Conversation<'a> {
+    process: rustix::fd::OwnedFd,
+    stdin: Option<(ChildStdin, &'a [u8])>,
+    out: Option<ChildStdout>,
+    err: Option<ChildStderr>,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+impl<'a> Conversation<'a> {
+    fn new(child: &mut Child, input: &'a [u8]) -> io::Result<Self> {
+        let process = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+        let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let fds = [
+            stdin.as_ref().map(AsFd::as_fd),
+            out.as_ref().map(AsFd::as_fd),
+            err.as_ref().map(AsFd::as_fd),
+        ];
+        for fd in fds.into_iter().flatten() {
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        let stdin = stdin.map(|pipe| (pipe, input));
+        Ok(Self {
+            process,
+            stdin,
+            out,
+            err,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        })
+    }
+
+    /// Feeds and drains the pipes until the process has ended, whoever else may still hold them.
+    fn run_until(&mut self, deadline: Option<Instant>) -> io::Result<Ended> {
+        loop {
+            self.feed();
+            drain(&mut self.out, &mut self.stdout)?;
+            drain(&mut self.err, &mut self.stderr)?;
+            match self.wait(deadline)? {
+                Some(Ended::Exited) => {
+                    drain(&mut self.out, &mut self.stdout)?;
+                    drain(&mut self.err, &mut self.stderr)?;
+                    return Ok(Ended::Exited);
+                }
+                Some(Ended::TimedOut) => return Ok(Ended::TimedOut),
+                None => {}
+            }
+        }
+    }
+
+    /// Waits until something can be done: `None`, or that the process has ended or the time is up.
+    fn wait(&self, deadline: Option<Instant>) -> io::Result<Option<Ended>> {
+        let mut fds = vec![PollFd::new(&self.process, PollFlags::IN)];
+        fds.extend(
+            self.stdin
+                .as_ref()
+                .map(|(pipe, _)| PollFd::new(pipe, PollFlags::OUT)),
+        );
+        fds.extend(
+            self.out
+                .as_ref()
+                .map(|pipe| PollFd::new(pipe, PollFlags::IN)),
+        );
+        fds.extend(
+            self.err
+                .as_ref()
+                .map(|pipe| PollFd::new(pipe, PollFlags::IN)),
+        );
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A time too long for the kernel's clock is no limit.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            Ok(0) => Ok(Some(Ended::TimedOut)),
+            Ok(_) if !fds[0].revents().is_empty() => Ok(Some(Ended::Exited)),
+            Ok(_) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
+                Ok(Some(Ended::TimedOut))
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn feed(&mut self) {
+        while let Some((pipe, left)) = &mut self.stdin {
+            match rustix::io::write(&*pipe, left) {
+                Ok(n) => *left = &left[n..],
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::INTR) => continue,
+                // A plugin that does not read its input (VERSION, or one that fails early) is no error.
+                Err(_) => *left = &[],
+            }
+            if left.is_empty() {
+                self.stdin = None;
+            }
+        }
+    }
+}
+
+/// Reads what is there; the pipe is closed at its end.
+fn drain<P: AsFd>(pipe: &mut Option<P>, into: &mut Vec<u8>) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    while let Some(open) = pipe {
+        match rustix::io::read(borrow(open), &mut buffer) {
+            Ok(0) => *pipe = None,
+            Ok(n) => into.extend_from_slice(&buffer[..n]),
+            Err(rustix::io::Errno::AGAIN) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn borrow<P: AsFd>(pipe: &P) -> BorrowedFd<'_> {
+    pipe.as_fd()
+}

@@ -1,0 +1,54 @@
+//! Addresses as Go reads them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+/// An address as `net.ParseIP` reads it: no zone, no leading zeros, an IPv4-mapped IPv6 address is IPv4.
+///
+/// # Errors
+/// Go's text.
+pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) => Ok(ip.to_canonical()),
+        Err(_) => Err(format!("invalid IP address: {text}")),
+    }
+}
+
+/// A prefix as `net.ParseCIDR` reads it; host bits are kept.
+///
+/// # Errors
+/// Go's text.
+pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>()
+        .map_err(|_| format!("invalid CIDR address: {text}"))
+}
+
+/// An address in a configuration; the empty string is none.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct GoIp(pub(crate) Option<IpAddr>);
+
+impl<'de> Deserialize<'de> for GoIp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        parse_ip(&text)
+            .map(Some)
+            .map(Self)
+            .map_err(D::Error::custom)
+    }
+}
+
+/// A prefix in a configuration.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GoCidr(pub(crate) IpNet);
+
+impl<'de> Deserialize<'de> for GoCidr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_cidr(&text).map(Self).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,16 @@
+//! What the CNI specification defines: versions, errors, results and network configuration.
+
+mod address;
+mod config;
+mod error;
+pub mod json;
+mod result;
+pub mod validate;
+mod version;
+
+pub(crate) use address::{GoCidr, GoIp};
+pub use address::{parse_cidr, parse_ip};
+pub use config::{ConfigError, NetworkConfigList, PluginConfig};
+pub use error::{CniError, code};
+pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};
+pub use version::{UnknownVersion, Version};

@@ -1,0 +1,77 @@
+//! Versions of the CNI specification.
+
+use std::{fmt, str::FromStr};
+
+/// A version of the CNI specification that this package speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// What a configuration without `cniVersion` means.
+    #[default]
+    V0_1_0,
+    /// Same result as 0.1.0; adds the VERSION command.
+    V0_2_0,
+    /// Results with several addresses and interfaces.
+    V0_3_0,
+    /// Wording only.
+    V0_3_1,
+    /// Adds CHECK and prevResult for DEL.
+    V0_4_0,
+    /// Results without the `version` of each address.
+    V1_0_0,
+    /// Adds GC, STATUS and more properties of routes and interfaces.
+    V1_1_0,
+}
+
+impl Version {
+    /// All of them, oldest first.
+    pub const ALL: [Self; 7] = [
+        Self::V0_1_0,
+        Self::V0_2_0,
+        Self::V0_3_0,
+        Self::V0_3_1,
+        Self::V0_4_0,
+        Self::V1_0_0,
+        Self::V1_1_0,
+    ];
+
+    /// The newest.
+    pub const LATEST: Self = Self::V1_1_0;
+
+    /// The text as it stands in `cniVersion`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V0_1_0 => "0.1.0",
+            Self::V0_2_0 => "0.2.0",
+            Self::V0_3_0 => "0.3.0",
+            Self::V0_3_1 => "0.3.1",
+            Self::V0_4_0 => "0.4.0",
+            Self::V1_0_0 => "1.0.0",
+            Self::V1_1_0 => "1.1.0",
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A `cniVersion` that is none of [`Version::ALL`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unsupported CNI version {0:?}")]
+pub struct UnknownVersion(pub String);
+
+impl FromStr for Version {
+    type Err = UnknownVersion;
+
+    /// Exact: `1.0` is not `1.0.0`. The empty string is 0.1.0, as in the reference.
+    fn from_str(text: &str) -> Result<Self, UnknownVersion> {
+        if text.is_empty() {
+            return Ok(Self::V0_1_0);
+        }
+        let found = Self::ALL.into_iter().find(|v| v.as_str() == text);
+        found.ok_or_else(|| UnknownVersion(text.to_owned()))
+    }
+}
