@@ -14,7 +14,7 @@ use tonic::{
 pub struct Encoded(pub Bytes);
 
 /// What can be a whole request or answer.
-pub trait Wire: Send + Sized + 'static {
+pub trait Wire: Send + Sync + Sized + 'static {
     /// Writes it.
     fn put(self, buf: &mut EncodeBuf<'_>);
 

@@ -1,1 +1,22 @@
-//! Placeholder.
+//! The typed client of podplane's API, and what controllers are built from.
+//!
+//! [`Client`] reads and writes objects; [`reflector`](reflector::reflector) keeps a local copy of a kind up to date; [`WorkQueue`] hands out keys to reconcile;
+//! [`EventRecorder`] tells people what happened. There is one place where a channel is built, [`endpoint::channel`], so that access
+//! control can come without touching callers.
+//!
+//! A cache is stale by nature: decide from it, and let the precondition of the write be the judge.
+
+#![warn(missing_docs)]
+
+pub mod api;
+pub mod endpoint;
+pub mod events;
+pub mod queue;
+pub mod reflector;
+
+pub use api::{Api, Binding, Client, DeleteParams, ListParams, ObjectList, WatchEvent};
+pub use endpoint::Endpoint;
+pub use events::EventRecorder;
+pub use podplane_proto::error::{ApiError, Reason};
+pub use queue::WorkQueue;
+pub use reflector::{Cache, Change, Changes, reflector};

@@ -1,0 +1,368 @@
+//! Reading and writing objects of one kind.
+
+use std::marker::PhantomData;
+
+use futures::{Stream, StreamExt as _};
+use http::uri::PathAndQuery;
+use podplane_api::{
+    Object,
+    core::{Node, Pod},
+};
+use podplane_proto::{
+    codec,
+    error::{ApiError, Reason},
+    transport::{Encoded, Wire, WireCodec},
+    wire::{self, Verb},
+};
+use tonic::{Request, Status, client::Grpc, transport::Channel};
+
+use crate::endpoint::{self, Endpoint, EndpointError};
+
+/// A client of one server. Cheap to clone; all clones share a connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    channel: Channel,
+}
+
+impl Client {
+    /// A client over a channel from [`endpoint::channel`].
+    pub fn new(channel: Channel) -> Self {
+        Self { channel }
+    }
+
+    /// A client of the server at `endpoint`, which is connected to when first needed.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError::Tls`] if the endpoint's TLS material is not valid.
+    pub fn connect(endpoint: &Endpoint) -> Result<Self, EndpointError> {
+        endpoint::channel(endpoint).map(Self::new)
+    }
+
+    /// Objects of a kind in all namespaces, or of a cluster-scoped kind.
+    pub fn all<K: Object>(&self) -> Api<K> {
+        self.namespaced("")
+    }
+
+    /// Objects of a kind in one namespace.
+    pub fn namespaced<K: Object>(&self, namespace: impl Into<String>) -> Api<K> {
+        Api {
+            channel: self.channel.clone(),
+            namespace: namespace.into(),
+            kind: PhantomData,
+        }
+    }
+}
+
+/// The objects of kind `K` in one namespace, or in all.
+///
+/// All methods return [`ApiError`]. Where its reason is `ServiceUnavailable`, a write may or may not have been carried out.
+#[derive(Clone, Debug)]
+pub struct Api<K> {
+    channel: Channel,
+    namespace: String,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// Which objects a list or a watch is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListParams {
+    /// Kubernetes' label selector syntax; empty: all.
+    pub label_selector: String,
+    /// Kubernetes' field selector syntax; empty: all.
+    pub field_selector: String,
+    /// At most so many items in a list; 0: all.
+    pub limit: i64,
+    /// [`ObjectList::continue_token`] of the previous page.
+    pub continue_token: String,
+}
+
+/// A list at one revision.
+#[derive(Clone, Debug)]
+pub struct ObjectList<K> {
+    /// The revision, to watch from. Opaque.
+    pub resource_version: String,
+    /// For the next page, if there is one.
+    pub continue_token: Option<String>,
+    /// The objects, by namespace and name.
+    pub items: Vec<K>,
+}
+
+/// What a watch tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WatchEvent<K> {
+    /// An object came into being, or began to match.
+    Added(K),
+    /// An object changed.
+    Modified(K),
+    /// An object is gone, or no longer matches; its last state.
+    Deleted(K),
+    /// Nothing else happened up to this revision.
+    Bookmark(String),
+}
+
+/// How, and whether, to delete.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeleteParams {
+    /// Seconds; `None`: the kind's default, `Some(0)`: at once.
+    pub grace_period_seconds: Option<i64>,
+    /// The UID that the object must have.
+    pub uid: Option<String>,
+    /// The revision that it must be at.
+    pub resource_version: Option<String>,
+}
+
+/// A pod's assignment to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The pod's name.
+    pub name: String,
+    /// The UID that it must have.
+    pub uid: String,
+    /// The revision that it must be at, if that matters.
+    pub resource_version: Option<String>,
+    /// The node.
+    pub node_name: String,
+}
+
+impl<K: Object> Api<K> {
+    /// Stores a new object; returns it as stored.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists`, `Invalid`, `NotFound` for its namespace, and others.
+    pub async fn create(&self, object: &K) -> Result<K, ApiError> {
+        self.write(Verb::Create, object).await
+    }
+
+    /// The object of that name.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` and others.
+    pub async fn get(&self, name: &str) -> Result<K, ApiError> {
+        let request = wire::GetRequest {
+            namespace: self.namespace.clone(),
+            name: name.into(),
+        };
+        self.call(&Verb::Get.method::<K>(), request).await
+    }
+
+    /// The objects that match.
+    ///
+    /// # Errors
+    ///
+    /// `BadRequest` for a selector, `Expired` for a continue token, and others.
+    pub async fn list(&self, params: &ListParams) -> Result<ObjectList<K>, ApiError> {
+        let request = wire::ListRequest {
+            namespace: self.namespace.clone(),
+            label_selector: params.label_selector.clone(),
+            field_selector: params.field_selector.clone(),
+            limit: params.limit,
+            r#continue: params.continue_token.clone(),
+        };
+        let list: wire::ObjectList = self.unary(&Verb::List.method::<K>(), request).await?;
+        let metadata = list.metadata.unwrap_or_default();
+        Ok(ObjectList {
+            resource_version: metadata.resource_version.unwrap_or_default(),
+            continue_token: metadata.r#continue.filter(|token| !token.is_empty()),
+            items: list
+                .items
+                .iter()
+                .map(|item| decode(item))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Every change after `resource_version`, with bookmarks; from the present objects on if it is empty. The stream ends with the connection,
+    /// and after an error; see [`reflector`](crate::reflector::reflector) for one that goes on.
+    ///
+    /// # Errors
+    ///
+    /// `Expired` if the revision is too old, and others, also as items of the stream.
+    pub async fn watch(
+        &self,
+        params: &ListParams,
+        resource_version: &str,
+    ) -> Result<impl Stream<Item = Result<WatchEvent<K>, ApiError>> + Send + 'static, ApiError>
+    {
+        let request = wire::WatchRequest {
+            namespace: self.namespace.clone(),
+            label_selector: params.label_selector.clone(),
+            field_selector: params.field_selector.clone(),
+            resource_version: resource_version.into(),
+            allow_watch_bookmarks: true,
+        };
+        let mut grpc = self.ready().await?;
+        let codec = WireCodec::<wire::WatchRequest, wire::WatchEvent>::default();
+        let path = path::<K>(&Verb::Watch.method::<K>());
+        let events = grpc
+            .server_streaming(Request::new(request), path, codec)
+            .await;
+        Ok(events
+            .map_err(refused)?
+            .into_inner()
+            .map(|event| decode_event(event.map_err(refused)?)))
+    }
+
+    /// Replaces the object but for its status, at the revision it carries.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict`, `NotFound`, `Invalid`, and others.
+    pub async fn update(&self, object: &K) -> Result<K, ApiError> {
+        self.write(Verb::Update, object).await
+    }
+
+    /// Replaces only the status, at the revision the object carries.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict`, `NotFound`, `Invalid`, and others.
+    pub async fn update_status(&self, object: &K) -> Result<K, ApiError> {
+        self.write(Verb::UpdateStatus, object).await
+    }
+
+    /// Deletes the object, or begins to; returns its last state.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Conflict` for preconditions, and others.
+    pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<K, ApiError> {
+        let DeleteParams {
+            grace_period_seconds,
+            uid,
+            resource_version,
+        } = params.clone();
+        let preconditions =
+            (uid.is_some() || resource_version.is_some()).then_some(wire::Preconditions {
+                resource_version,
+                uid,
+            });
+        let request = wire::DeleteRequest {
+            namespace: self.namespace.clone(),
+            name: name.into(),
+            grace_period_seconds,
+            preconditions,
+        };
+        self.call(&Verb::Delete.method::<K>(), request).await
+    }
+
+    async fn write(&self, verb: Verb, object: &K) -> Result<K, ApiError> {
+        let object = codec::encode(object)
+            .map_err(|error| ApiError::new(Reason::BadRequest, error.to_string()))?;
+        self.call(
+            &verb.method::<K>(),
+            wire::WriteRequest {
+                object: Some(object),
+            },
+        )
+        .await
+    }
+
+    /// A method that answers with the object.
+    async fn call<Q: Wire>(&self, method: &str, request: Q) -> Result<K, ApiError> {
+        let Encoded(object) = self.unary(method, request).await?;
+        decode(&object)
+    }
+
+    async fn unary<Q: Wire, A: Wire>(&self, method: &str, request: Q) -> Result<A, ApiError> {
+        let mut grpc = self.ready().await?;
+        let codec = WireCodec::<Q, A>::default();
+        let answer = grpc
+            .unary(Request::new(request), path::<K>(method), codec)
+            .await;
+        Ok(answer.map_err(refused)?.into_inner())
+    }
+
+    async fn ready(&self) -> Result<Grpc<Channel>, ApiError> {
+        // A list of many objects is longer than tonic's default of 4 MiB for one message.
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
+        let ready = grpc.ready().await;
+        ready.map_err(|error| refused(Status::from_error(error.into())))?;
+        Ok(grpc)
+    }
+}
+
+impl Api<Pod> {
+    /// Assigns a pod to a node, once.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict` if it is bound to another, is being deleted, or is not the one meant; `NotFound`, and others.
+    pub async fn bind(&self, binding: &Binding) -> Result<Pod, ApiError> {
+        let Binding {
+            name,
+            uid,
+            resource_version,
+            node_name,
+        } = binding.clone();
+        let request = wire::BindPodRequest {
+            namespace: self.namespace.clone(),
+            name,
+            uid,
+            node_name,
+            resource_version: resource_version.unwrap_or_default(),
+        };
+        self.call("BindPod", request).await
+    }
+}
+
+impl Api<Node> {
+    /// Gives a node its blocks, once, if it has this UID and is at this revision.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict` if it is not, or has other blocks; `NotFound`, and others.
+    pub async fn assign_pod_cidrs(
+        &self,
+        name: &str,
+        uid: &str,
+        resource_version: &str,
+        pod_cidrs: &[String],
+    ) -> Result<Node, ApiError> {
+        let request = wire::AssignPodCidrsRequest {
+            name: name.into(),
+            uid: uid.into(),
+            resource_version: resource_version.into(),
+            pod_cidrs: pod_cidrs.to_vec(),
+        };
+        self.call("AssignPodCIDRs", request).await
+    }
+}
+
+fn path<K: Object>(method: &str) -> PathAndQuery {
+    wire::method_path::<K>(method)
+        .parse()
+        .expect("kinds and methods are ASCII letters")
+}
+
+fn refused(status: Status) -> ApiError {
+    ApiError::from(&status)
+}
+
+fn decode<K: Object>(object: &[u8]) -> Result<K, ApiError> {
+    codec::decode(object).map_err(|error| {
+        ApiError::new(
+            Reason::InternalError,
+            format!("the server sent what is no {}: {error}", K::KIND),
+        )
+    })
+}
+
+fn decode_event<K: Object>(event: wire::WatchEvent) -> Result<WatchEvent<K>, ApiError> {
+    let kind = event.r#type();
+    let object: K = decode(&event.object.unwrap_or_default())?;
+    Ok(match kind {
+        wire::WatchEventType::Added => WatchEvent::Added(object),
+        wire::WatchEventType::Modified => WatchEvent::Modified(object),
+        wire::WatchEventType::Deleted => WatchEvent::Deleted(object),
+        wire::WatchEventType::Bookmark => WatchEvent::Bookmark(object.resource_version().into()),
+        wire::WatchEventType::Unspecified => {
+            return Err(ApiError::new(
+                Reason::InternalError,
+                "the server sent a watch event without a type",
+            ));
+        }
+    })
+}

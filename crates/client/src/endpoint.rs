@@ -1,0 +1,193 @@
+//! Where a server is, and the one place where a channel to it is built.
+
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity, Uri};
+
+/// How long a connection attempt may take. A call waits for it and then fails as unavailable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An idle connection is probed so often, so that a watch over a dead link ends instead of hanging.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// The address of a gRPC server: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    target: Target,
+    tls: Option<TlsIdentity>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Target {
+    Uri(Uri),
+    Unix(PathBuf),
+}
+
+/// What a client trusts and who it is, in PEM. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TlsIdentity {
+    /// The authority that signed the server's certificate.
+    pub ca: Vec<u8>,
+    /// The client's certificate and private key, if the server asks for one.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for TlsIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsIdentity(..)")
+    }
+}
+
+/// An address that cannot be understood, or TLS material that is not valid.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// Not an address.
+    #[error(
+        "{0:?} is no server address: want HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/path"
+    )]
+    Address(String),
+    /// Not PEM, or for an address without TLS.
+    #[error("use TLS with {0:?}")]
+    Tls(String, #[source] tonic::transport::Error),
+}
+
+impl Endpoint {
+    /// The same server, reached with TLS. The address must be `https://`.
+    #[must_use]
+    pub fn with_tls(self, identity: TlsIdentity) -> Self {
+        Self {
+            tls: Some(identity),
+            ..self
+        }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        let refused = || EndpointError::Address(text.into());
+        let target = match text
+            .strip_prefix("unix://")
+            .or_else(|| text.strip_prefix("unix:"))
+        {
+            Some("") => return Err(refused()),
+            Some(path) => Target::Unix(path.into()),
+            None => {
+                let uri = if text.contains("://") {
+                    text.to_owned()
+                } else {
+                    format!("http://{text}")
+                };
+                let uri: Uri = uri.parse().map_err(|_| refused())?;
+                let scheme_known = matches!(uri.scheme_str(), Some("http" | "https"));
+                if !scheme_known || uri.port().is_none() || !matches!(uri.path(), "" | "/") {
+                    return Err(refused());
+                }
+                Target::Uri(uri)
+            }
+        };
+        Ok(Self { target, tls: None })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Target::Uri(uri) => f.write_str(uri.to_string().trim_end_matches('/')),
+            Target::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({self})")
+    }
+}
+
+/// A channel to the server, which connects when it is first used and again whenever the connection is lost. Cheap to clone.
+///
+/// # Errors
+///
+/// [`EndpointError::Tls`] if the TLS material is not valid. An unreachable server is no error here but of each call.
+pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
+    let uri = match &endpoint.target {
+        Target::Uri(uri) => uri.clone(),
+        // A unix socket has no authority; requests still need one, and this is what peers expect.
+        Target::Unix(_) => Uri::from_static("http://localhost"),
+    };
+    let mut builder = Channel::builder(uri)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_while_idle(true)
+        .tcp_nodelay(true);
+    if let Some(TlsIdentity { ca, client }) = &endpoint.tls {
+        let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+        if let Some((certificate, key)) = client {
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        builder = builder
+            .tls_config(tls)
+            .map_err(|source| EndpointError::Tls(endpoint.to_string(), source))?;
+    }
+    Ok(match &endpoint.target {
+        Target::Uri(_) => builder.connect_lazy(),
+        Target::Unix(path) => {
+            let path = path.clone();
+            builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+                let path = path.clone();
+                async move { UnixStream::connect(path).await.map(TokioIo::new) }
+            }))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_parse_and_print() {
+        for (text, want) in [
+            ("127.0.0.1:7080", "http://127.0.0.1:7080"),
+            ("http://localhost:1", "http://localhost:1"),
+            ("https://[::1]:7080/", "https://[::1]:7080"),
+            ("unix:/run/cri.sock", "unix:/run/cri.sock"),
+            ("unix:///run/cri.sock", "unix:/run/cri.sock"),
+        ] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), want);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "localhost",
+            "ftp://a:1",
+            "http://a:1/path",
+            "unix:",
+            "a b:1",
+        ] {
+            assert!(text.parse::<Endpoint>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let identity = TlsIdentity {
+            ca: b"ca".into(),
+            client: Some((b"cert".into(), b"secret".into())),
+        };
+        let endpoint = "https://a:1"
+            .parse::<Endpoint>()
+            .unwrap()
+            .with_tls(identity.clone());
+        assert_eq!(
+            format!("{endpoint:?} {identity:?}"),
+            "Endpoint(https://a:1) TlsIdentity(..)"
+        );
+    }
+}

@@ -1,0 +1,266 @@
+//! Events: what happened to an object, for people to read.
+
+use std::{collections::BTreeMap, future::Future, sync::Arc};
+
+use podplane_api::{
+    Object, ObjectKey,
+    core::{Event, EventSource, ObjectReference},
+    jiff::Timestamp,
+    meta::{MicroTime, ObjectMeta, Time},
+};
+use podplane_proto::error::ApiError;
+use tokio::sync::mpsc;
+
+use crate::api::Client;
+
+/// Events that wait to be written. When it is full, further ones are dropped with a warning: events explain, they never hold work back.
+const QUEUE: usize = 1000;
+/// Distinct events remembered for counting repetitions. The oldest half is forgotten beyond that; its next repetition is a new event.
+const REMEMBERED: usize = 4096;
+/// Kubernetes cuts messages here, with ` ...` at the end.
+const MAX_MESSAGE: usize = 1024;
+
+/// Whether an event is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventType {
+    /// In the course of things.
+    Normal,
+    /// Something that people may have to look at.
+    Warning,
+}
+
+impl EventType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Writes events without ever failing or delaying its caller. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct EventRecorder {
+    queue: mpsc::Sender<Occurrence>,
+    source: Arc<EventSource>,
+}
+
+/// One happening, before it is an Event object.
+#[derive(Clone, Debug)]
+struct Occurrence {
+    about: ObjectReference,
+    source: Arc<EventSource>,
+    r#type: EventType,
+    reason: &'static str,
+    action: &'static str,
+    message: String,
+    at: Timestamp,
+}
+
+impl EventRecorder {
+    /// A recorder for `component` (such as `default-scheduler`) on `host` (a node's name, or empty), and the future that writes what it records.
+    pub fn new(
+        client: Client,
+        component: &str,
+        host: &str,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (queue, occurrences) = mpsc::channel(QUEUE);
+        let source = EventSource {
+            component: Some(component.into()),
+            host: Some(host).filter(|host| !host.is_empty()).map(Into::into),
+        };
+        (
+            Self {
+                queue,
+                source: Arc::new(source),
+            },
+            write(client, occurrences),
+        )
+    }
+
+    /// The same recorder speaking for another host, for a process that serves several nodes.
+    #[must_use]
+    pub fn for_host(&self, host: &str) -> Self {
+        let source = EventSource {
+            host: Some(host.into()),
+            ..(*self.source).clone()
+        };
+        Self {
+            queue: self.queue.clone(),
+            source: Arc::new(source),
+        }
+    }
+
+    /// Records that something happened to `object`. `reason` is a CamelCase word, `action` what was being done, or empty.
+    pub fn record<K: Object>(
+        &self,
+        object: &K,
+        r#type: EventType,
+        reason: &'static str,
+        action: &'static str,
+        message: impl Into<String>,
+    ) {
+        let occurrence = Occurrence {
+            about: reference(object),
+            source: self.source.clone(),
+            r#type,
+            reason,
+            action,
+            message: cut(message.into()),
+            at: Timestamp::now(),
+        };
+        if let Err(error) = self.queue.try_send(occurrence) {
+            tracing::warn!(reason, %error, "event dropped");
+        }
+    }
+}
+
+fn reference<K: Object>(object: &K) -> ObjectReference {
+    let metadata = object.metadata();
+    ObjectReference {
+        api_version: Some(K::API_VERSION.into()),
+        kind: Some(K::KIND.into()),
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        resource_version: metadata.resource_version.clone(),
+        uid: metadata.uid.clone(),
+        field_path: None,
+    }
+}
+
+fn cut(mut message: String) -> String {
+    const MORE: &str = " ...";
+    if message.len() > MAX_MESSAGE {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE - MORE.len()));
+        message.push_str(MORE);
+    }
+    message
+}
+
+/// What makes two happenings the same event with a count.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Sameness {
+    object: (Option<String>, Option<String>, ObjectKey),
+    host: Option<String>,
+    r#type: EventType,
+    reason: &'static str,
+    message: String,
+}
+
+async fn write(client: Client, mut occurrences: mpsc::Receiver<Occurrence>) {
+    let mut written = BTreeMap::<Sameness, Event>::new();
+    while let Some(occurrence) = occurrences.recv().await {
+        let sameness = occurrence.sameness();
+        let namespace = occurrence.namespace();
+        let known = written.remove(&sameness);
+        match store(&client, &namespace, known, &occurrence).await {
+            Ok(event) => {
+                if written.len() >= REMEMBERED {
+                    forget_older_half(&mut written);
+                }
+                written.insert(sameness, event);
+            }
+            // Lost on purpose: the object it is about carries the state, and waiting here would fill the queue.
+            Err(error) => tracing::debug!(reason = occurrence.reason, %error, "event not written"),
+        }
+    }
+}
+
+/// Counts one more of a known event, or makes a new one if there is none or it has gone.
+async fn store(
+    client: &Client,
+    namespace: &str,
+    known: Option<Event>,
+    occurrence: &Occurrence,
+) -> Result<Event, ApiError> {
+    let events = client.namespaced::<Event>(namespace);
+    if let Some(mut event) = known {
+        event.count = event.count.map(|count| count.saturating_add(1));
+        event.last_timestamp = Some(Time(occurrence.at));
+        match events.update(&event).await {
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            other => return other,
+        }
+    }
+    events.create(&occurrence.event(namespace)).await
+}
+
+fn forget_older_half(written: &mut BTreeMap<Sameness, Event>) {
+    let mut times: Vec<_> = written
+        .values()
+        .filter_map(|event| event.last_timestamp.clone())
+        .collect();
+    times.sort();
+    if let Some(median) = times.get(times.len() / 2) {
+        written.retain(|_, event| event.last_timestamp.as_ref() > Some(median));
+    }
+}
+
+impl Occurrence {
+    /// Events about cluster-scoped objects are in `default`, as in Kubernetes.
+    fn namespace(&self) -> String {
+        self.about
+            .namespace
+            .clone()
+            .filter(|ns| !ns.is_empty())
+            .unwrap_or_else(|| "default".into())
+    }
+
+    fn sameness(&self) -> Sameness {
+        let name = self.about.name.clone().unwrap_or_default();
+        Sameness {
+            object: (
+                self.about.kind.clone(),
+                self.about.uid.clone(),
+                ObjectKey::new(self.namespace(), name),
+            ),
+            host: self.source.host.clone(),
+            r#type: self.r#type,
+            reason: self.reason,
+            message: self.message.clone(),
+        }
+    }
+
+    fn event(&self, namespace: &str) -> Event {
+        let name = self.about.name.as_deref().unwrap_or_default();
+        Event {
+            metadata: ObjectMeta {
+                // Kubernetes' own form: the object's name and the time, in hexadecimal nanoseconds.
+                name: Some(format!("{name}.{:x}", self.at.as_nanosecond())),
+                namespace: Some(namespace.into()),
+                ..ObjectMeta::default()
+            },
+            involved_object: self.about.clone(),
+            type_: Some(self.r#type.as_str().into()),
+            reason: Some(self.reason.into()),
+            action: Some(self.action)
+                .filter(|action| !action.is_empty())
+                .map(Into::into),
+            message: Some(self.message.clone()),
+            source: Some((*self.source).clone()),
+            reporting_component: self.source.component.clone(),
+            reporting_instance: self.source.host.clone(),
+            first_timestamp: Some(Time(self.at)),
+            last_timestamp: Some(Time(self.at)),
+            event_time: None::<MicroTime>,
+            count: Some(1),
+            ..Event::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let cut = cut("é".repeat(1000));
+        assert!(
+            cut.len() <= MAX_MESSAGE && cut.ends_with(" ..."),
+            "{}",
+            cut.len()
+        );
+        assert_eq!(super::cut("short".into()), "short");
+    }
+}
