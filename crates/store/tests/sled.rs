@@ -495,11 +495,8 @@ impl SmallDisk {
     fn mount() -> Option<Self> {
         if env::var("PODPLANE_SKIP").is_ok_and(|skip| skip.split(',').any(|what| what == "root")) {
             // Not through the macro, whose output the test harness hides.
-            writeln!(
-                io::stderr(),
-                "SKIPPED (PODPLANE_SKIP=root): a full disk, which needs a mount"
-            )
-            .unwrap();
+            let skipped = b"SKIPPED (PODPLANE_SKIP=root): a full disk, which needs a mount\n";
+            io::stderr().write_all(skipped).unwrap();
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -588,18 +585,16 @@ fn damage(dir: &Path) -> Damage {
 
 /// Behind the store's back.
 fn with_sled(dir: &Path, change: impl FnOnce(&sled::Db)) {
-    // The database that was just closed may still hold its lock for a moment.
-    if let Ok(data) = File::open(dir.join("db")) {
-        data.lock().unwrap();
-    }
-    let db = sled::Config::new()
+    let config = sled::Config::new()
         .path(dir)
         .segment_size(8 * 1024 * 1024)
-        .flush_every_ms(None)
-        .open()
-        .unwrap();
+        .flush_every_ms(None);
+    let db = config.open().unwrap();
     change(&db);
     db.flush().unwrap();
+    drop(db);
+    // sled's threads hold its lock a moment longer.
+    File::open(dir.join("db")).unwrap().lock().unwrap();
 }
 
 fn copy_of(dir: &Path) -> TempDir {

@@ -24,6 +24,8 @@ use crate::{
 /// What one commit makes of one key: an item, or nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
+    /// Its place among the changes of its commit. Compaction leaves gaps.
+    pub(crate) place: u32,
     pub(crate) key: Key,
     pub(crate) item: Option<Item>,
 }
@@ -163,7 +165,7 @@ impl History {
         self.current = self.current.max(revision);
         let mut unreachable = Vec::new();
         let mut events = Vec::with_capacity(changes.len());
-        for (place, Change { key, item }) in (0..).zip(changes) {
+        for Change { place, key, item } in changes {
             let previous = self.latest(&key).cloned();
             self.bytes += size(&key, item.as_ref());
             self.present += usize::from(item.is_some());

@@ -34,7 +34,7 @@ impl<'a> Staged<'a> {
         let revision = self.current.next();
         let mut previous = Vec::with_capacity(txn.writes.len());
         let mut changes = Vec::with_capacity(txn.writes.len());
-        for write in txn.writes {
+        for (place, write) in (0..).zip(txn.writes) {
             let before = self.latest(write.key()).cloned();
             match write {
                 Write::Put { key, value } => {
@@ -46,13 +46,16 @@ impl<'a> Staged<'a> {
                         modified: revision,
                     };
                     changes.push(Change {
+                        place,
                         key,
                         item: Some(item),
                     });
                 }
-                Write::Delete { key } if before.is_some() => {
-                    changes.push(Change { key, item: None })
-                }
+                Write::Delete { key } if before.is_some() => changes.push(Change {
+                    place,
+                    key,
+                    item: None,
+                }),
                 Write::Delete { .. } => {}
             }
             previous.push(before);

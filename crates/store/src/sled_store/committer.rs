@@ -64,8 +64,11 @@ impl Committer {
             disk,
             history,
             requests: _,
-            poison: _,
+            poison,
         } = self;
+        if poison.is_some() {
+            return disk.abandon();
+        }
         let reached = history.borrow().current();
         if let Err(error) = disk.close(reached) {
             tracing::error!(%error, "closing the store failed; everything acknowledged was already on disk");

@@ -46,7 +46,7 @@ pub(super) struct Disk {
     /// sled's data file, opened once more: sled does not lend its own.
     data: File,
     /// Held for as long as the store is open. sled locks its file too, but lets go of it some time after it is closed.
-    _lock: File,
+    lock: File,
 }
 
 impl Disk {
@@ -81,7 +81,12 @@ impl Disk {
         }
 
         let data_path = dir.join("db");
-        wait_for_release(&data_path).map_err(failed("open the data file"))?;
+        probe_lock(&data_path).map_err(|err| match err {
+            TryLockError::WouldBlock => OpenError::Locked {
+                dir: dir.to_owned(),
+            },
+            TryLockError::Error(source) => failed("open the data file")(source),
+        })?;
         let config = sled::Config::new()
             .path(dir)
             .segment_size(SEGMENT_BYTES)
@@ -99,7 +104,7 @@ impl Disk {
             dir: dir.to_owned(),
             db: Some(db),
             data,
-            _lock: lock,
+            lock,
         };
         let loaded = catch_unwind(AssertUnwindSafe(|| disk.load(reached)));
         let history =
@@ -204,10 +209,10 @@ impl Disk {
         let mut batch = Batch::default();
         for Changes { revision, changes } in commits {
             let of = u32::try_from(changes.len()).expect("a commit has at most MAX_WRITES changes");
-            for (place, change) in (0..of).zip(changes) {
+            for change in changes {
                 let id = ChangeId {
                     revision: *revision,
-                    place,
+                    place: change.place,
                 };
                 batch.insert(record::encode_id(id), record::encode(of, change));
             }
@@ -230,13 +235,24 @@ impl Disk {
             .map_err(|failure| self.poisoned(failure))
     }
 
-    /// Syncs and closes. `reached` is what opening must find again.
+    /// Syncs, closes, and lets others open. `reached` is what opening must find again.
     pub(super) fn close(mut self, reached: Revision) -> io::Result<()> {
         // sled's destructor flushes, and panics if that fails; everything acknowledged is on disk already.
         let db = self.db.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
         self.data.sync_data()?;
-        self.mark(reached)
+        self.mark(reached)?;
+        // sled's threads keep its file, and with it its lock, a moment longer than the database.
+        self.data.lock()?;
+        self.data.unlock()?;
+        // Closing the file would do, but for children of other threads that have inherited it and not executed yet.
+        self.lock.unlock()
+    }
+
+    /// Closes after a failed write, without waiting for a database in an unknown state.
+    pub(super) fn abandon(mut self) {
+        let db = self.db.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
     }
 
     fn remove(&self, changes: &[ChangeId]) -> Result<(), (&'static str, io::Error)> {
@@ -332,7 +348,7 @@ fn load_changes(
     for entry in db.scan_prefix(CHANGES) {
         let (key, value) = entry.map_err(|err| engine_error(dir, err))?;
         let id = record::decode_id(&key).ok_or_else(|| bad_record(&key))?;
-        let found = record::decode(id.revision, &value).ok_or_else(|| bad_record(&key))?;
+        let found = record::decode(id, &value).ok_or_else(|| bad_record(&key))?;
         match &mut pending {
             Some((commit, _)) if commit.revision == id.revision => {
                 commit.changes.push(found.change)
@@ -361,13 +377,15 @@ fn lock(path: &Path) -> Result<File, TryLockError> {
     Ok(file)
 }
 
-/// Our lock is held, so whoever still has sled's is a thread of sled that is about to end: it keeps the file open for
-/// a moment after the database was closed.
-fn wait_for_release(data: &Path) -> io::Result<()> {
+/// Whether nobody has sled's own lock, such as a tool that knows nothing of ours.
+fn probe_lock(data: &Path) -> Result<(), TryLockError> {
     match OpenOptions::new().write(true).open(data) {
-        Ok(file) => file.lock().and_then(|()| file.unlock()),
+        Ok(file) => {
+            file.try_lock()?;
+            file.unlock().map_err(TryLockError::Error)
+        }
         Err(err) if err.kind() == ErrorKind::NotFound => Ok(()),
-        Err(err) => Err(err),
+        Err(err) => Err(TryLockError::Error(err)),
     }
 }
 

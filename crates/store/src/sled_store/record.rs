@@ -63,7 +63,11 @@ pub(super) fn encode(of: u32, change: &Change) -> Vec<u8> {
 }
 
 /// `None` if the bytes are not such a record.
-pub(super) fn decode(modified: Revision, bytes: &[u8]) -> Option<Record> {
+pub(super) fn decode(id: ChangeId, bytes: &[u8]) -> Option<Record> {
+    let ChangeId {
+        revision: modified,
+        place,
+    } = id;
     let mut rest = bytes;
     let kind = rest.try_get_u8().ok()?;
     let of = rest.try_get_u32().ok()?;
@@ -85,7 +89,7 @@ pub(super) fn decode(modified: Revision, bytes: &[u8]) -> Option<Record> {
     };
     Some(Record {
         of,
-        change: Change { key, item },
+        change: Change { place, key, item },
     })
 }
 
@@ -105,17 +109,17 @@ mod tests {
             let (modified, created) = (Revision::new(modified).unwrap(), Revision::new(created).unwrap());
             let key = Key::new(key).unwrap();
             let item = value.map(|value| Item { key: key.clone(), value: value.into(), created, modified });
-            let change = Change { key, item };
             let id = ChangeId { revision: modified, place };
+            let change = Change { place, key, item };
             prop_assert_eq!(decode_id(&encode_id(id)), Some(id));
-            let record = decode(modified, &encode(of, &change)).unwrap();
+            let record = decode(id, &encode(of, &change)).unwrap();
             prop_assert_eq!((record.of, record.change), (of, change));
         }
 
         #[test]
         fn rubbish_is_refused_not_panicked_on(bytes in prop::collection::vec(any::<u8>(), 0..32)) {
             decode_id(&bytes);
-            decode(crate::FIRST_REVISION, &bytes);
+            decode(ChangeId { revision: crate::FIRST_REVISION, place: 0 }, &bytes);
         }
 
         #[test]

@@ -117,9 +117,10 @@ pub(crate) fn check<F: Fixture>() {
         .enable_all()
         .build()
         .unwrap();
+    // 256 cases, or PROPTEST_CASES.
     let config = ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(48)
+        ..ProptestConfig::default()
     };
     proptest!(config, |(ops in ops())| runtime.block_on(suite::within_deadline(run::<F>(ops))));
 }

@@ -745,6 +745,24 @@ pub(crate) async fn a_compaction_frees_memory<F: Fixture>() {
     assert_eq!(fixture.store().status().await.unwrap().memory_bytes, 1001);
 }
 
+/// Changes must be found again by the place that they had in the whole commit.
+pub(crate) async fn a_commit_that_lost_a_part_to_compaction_loses_no_other<F: Fixture>() {
+    let mut fixture = F::new();
+    let txn = Txn::new()
+        .put(key("a"), "")
+        .put(key("b"), "")
+        .put(key("c"), "");
+    fixture.store().commit(txn).await.unwrap();
+    for (deleted, left) in [("a", vec!["b", "c"]), ("b", vec!["c"])] {
+        let revision = delete(fixture.store(), deleted).await;
+        fixture.store().compact(revision).await.unwrap();
+        fixture = fixture.pause();
+        assert_eq!(keys(&list(fixture.store(), "", None).await.unwrap()), left);
+    }
+    let fixture = fixture.pause();
+    assert_eq!(keys(&list(fixture.store(), "", None).await.unwrap()), ["c"]);
+}
+
 pub(crate) async fn a_watch_ends_when_the_store_does<F: Fixture>() {
     let fixture = F::new();
     let watch = fixture
