@@ -1,8 +1,13 @@
 //! `cargo xtask`: building, starting and testing podplane with nothing but a Rust toolchain.
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
+mod build;
+mod peers;
 mod proto;
+mod run;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Builds, starts and tests podplane")]
@@ -13,12 +18,44 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Build every program into target/release: podplane, and the CNI plugins as static programs.
+    Build,
+    /// Build, start a cluster with three nodes and the pods of deploy/sample.yaml, and show them with their addresses.
+    ///
+    /// `target/release/podplane down` ends it.
+    Up,
+    /// Build, install the programs that tests compare with, and run every test.
+    Test {
+        /// Passed on to `cargo test`, for example the name of a test.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Build and run the long forms of the tests that have one.
+    Soak {
+        /// Passed on to `cargo test`, for example the name of a test.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Write the .proto files of Kubernetes' objects anew from the published API definitions.
     Proto,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Args::parse().command {
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Build => build::programs(),
+        Command::Up => run::up(),
+        Command::Test { args } => run::test(&args),
+        Command::Soak { args } => run::soak(&args),
         Command::Proto => proto::generate(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            #[expect(clippy::print_stderr, reason = "this is the program's own error")]
+            {
+                eprintln!("error: {error:#}");
+            }
+            ExitCode::FAILURE
+        }
     }
 }

@@ -1,0 +1,97 @@
+//! Building the programs as users get them.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Plugins start once for each pod, on nodes of whose libraries nothing is known: static, and at a fixed address, which saves
+/// the relocations at start.
+const PLUGIN_RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
+
+/// Builds `podplane` and the plugins into `target/release`.
+pub(crate) fn programs() -> Result<()> {
+    run(cargo().args(["build", "--release", "--package", "podplane-cli"]))?;
+    let target = host_target()?;
+    run(cargo().env("RUSTFLAGS", PLUGIN_RUSTFLAGS).args([
+        "build",
+        "--release",
+        "--package",
+        "podplane-cni",
+        "--bins",
+        "--target",
+        &target,
+    ]))?;
+    let built = target_dir().join(&target).join("release");
+    for plugin in plugins()? {
+        let (from, to) = (built.join(&plugin), release_dir().join(&plugin));
+        // A plugin may be running: a new file beside it and a rename leave that process alone.
+        let new = to.with_extension("new");
+        fs::copy(&from, &new).with_context(|| format!("copy {}", from.display()))?;
+        fs::rename(&new, &to).with_context(|| format!("place {}", to.display()))?;
+    }
+    Ok(())
+}
+
+/// The names of the plugins: the programs of the cni package.
+fn plugins() -> Result<Vec<String>> {
+    let sources = root().join("cni/src/bin");
+    let entries = fs::read_dir(&sources).with_context(|| format!("read {}", sources.display()))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .context("a plugin's name")?;
+        names.push(name.to_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The gnu target of this machine, which can be linked statically without another toolchain.
+fn host_target() -> Result<String> {
+    let version = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .context("run rustc -vV")?;
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc -vV says no host")?.to_owned())
+}
+
+/// The workspace's root.
+pub(crate) fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_owned()
+}
+
+fn target_dir() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Where the programs are.
+pub(crate) fn release_dir() -> PathBuf {
+    target_dir().join("release")
+}
+
+/// The cargo that runs this, in the workspace's root.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root());
+    cargo
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let shown = format!("{command:?}");
+    let status = command.status().with_context(|| format!("start {shown}"))?;
+    if !status.success() {
+        bail!("{shown}: {status}");
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! The programs of others that tests compare with. Installed where that is possible, named where it is not.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::Result;
+
+use crate::build;
+
+/// A Debian package, and a file that shows it is there.
+struct Package {
+    name: &'static str,
+    file: &'static str,
+}
+
+const PACKAGES: &[Package] = &[
+    Package {
+        name: "containernetworking-plugins",
+        file: "/usr/lib/cni/host-local",
+    },
+    Package {
+        name: "iproute2",
+        file: "/usr/sbin/ip",
+    },
+    Package {
+        name: "python3",
+        file: "/usr/bin/python3",
+    },
+    Package {
+        name: "python3-pip",
+        file: "/usr/bin/pip3",
+    },
+];
+
+/// Python packages of the client that no one here wrote.
+const PYTHON: &[&str] = &["grpcio", "grpcio-reflection", "protobuf"];
+
+/// Where [`install`] puts the Python packages, for `PYTHONPATH`.
+pub(crate) fn python_path() -> PathBuf {
+    build::root().join("target/peers/python")
+}
+
+/// Installs what is missing. A peer that cannot be had is reported here, and the tests that need it fail and say so too.
+pub(crate) fn install() -> Result<()> {
+    let missing: Vec<_> = PACKAGES
+        .iter()
+        .filter(|p| !Path::new(p.file).exists())
+        .map(|p| p.name)
+        .collect();
+    if !missing.is_empty() {
+        note(&format!("installing {}", missing.join(" ")));
+        let update = quiet(Command::new("apt-get").args(["update", "-qq"]));
+        let mut install = Command::new("apt-get");
+        install
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["install", "-y", "-qq", "--no-install-recommends"])
+            .args(&missing);
+        if !(update && quiet(&mut install)) {
+            note(&format!(
+                "missing, and could not be installed: run apt-get install {}",
+                missing.join(" ")
+            ));
+        }
+    }
+    let python = python_path();
+    if !python.join("grpc_reflection").exists() {
+        note(&format!(
+            "installing {} into {}",
+            PYTHON.join(" "),
+            python.display()
+        ));
+        let mut pip = Command::new("python3");
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--root-user-action=ignore",
+            "--target",
+        ]);
+        if !quiet(pip.arg(&python).args(PYTHON)) {
+            note(&format!(
+                "missing, and could not be installed: run pip install --target {} {}",
+                python.display(),
+                PYTHON.join(" ")
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the command could be started and succeeded. What it prints goes to standard error.
+fn quiet(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[expect(clippy::print_stderr, reason = "progress of a tool")]
+fn note(text: &str) {
+    eprintln!("xtask: {text}");
+}
