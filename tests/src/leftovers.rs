@@ -1,0 +1,67 @@
+//! What a cluster may not leave behind on the machine.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+/// The machine's own network, mounts and processes, as far as a cluster could touch them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    links: BTreeSet<String>,
+    routes: Vec<String>,
+    sysctls: Vec<(String, String)>,
+    mounts: BTreeSet<String>,
+    namespaces: BTreeSet<String>,
+}
+
+impl Machine {
+    /// Looks at it now.
+    ///
+    /// # Panics
+    ///
+    /// If /proc or /sys cannot be read.
+    pub fn now() -> Self {
+        let sysctls = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/disable_ipv6"];
+        Self {
+            links: names("/sys/class/net"),
+            routes: lines("/proc/net/route").into_iter().chain(lines("/proc/net/ipv6_route").iter().map(|l| stable(l))).collect(),
+            sysctls: sysctls.into_iter().map(|name| (name.into(), text(&format!("/proc/sys/{name}")))).collect(),
+            mounts: lines("/proc/self/mounts").into_iter().collect(),
+            namespaces: if Path::new("/run/netns").exists() { names("/run/netns") } else { BTreeSet::new() },
+        }
+    }
+}
+
+/// A line of `ipv6_route` without the two columns that count uses.
+fn stable(line: &str) -> String {
+    let columns: Vec<_> = line.split_whitespace().collect();
+    let counted = [6, 7];
+    columns.iter().enumerate().filter(|(i, _)| !counted.contains(i)).map(|(_, c)| *c).collect::<Vec<_>>().join(" ")
+}
+
+fn names(dir: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).unwrap_or_else(|error| panic!("{dir}: {error}"));
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn lines(file: &str) -> Vec<String> {
+    text(file).lines().map(Into::into).collect()
+}
+
+fn text(file: &str) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The command lines of live processes that mention `text`, with their ids.
+///
+/// # Panics
+///
+/// If /proc cannot be read.
+pub fn processes_of(text: &str) -> Vec<(u32, String)> {
+    let entries = fs::read_dir("/proc").unwrap_or_else(|error| panic!("/proc: {error}"));
+    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let command = |id: u32| {
+        let line = fs::read(format!("/proc/{id}/cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        (id != std::process::id() && line.contains(text)).then_some((id, line))
+    };
+    ids.filter_map(command).collect()
+}
