@@ -10,12 +10,12 @@
 #![warn(missing_docs)]
 
 // pub mod bridge;
-// pub mod host_local;
+pub mod host_local;
 // pub mod loopback;
 pub mod netlink;
 pub mod netns;
 pub mod runtime;
-// pub mod skel;
+pub mod skel;
 mod sys;
 pub mod sysctl;
 pub mod types;

@@ -1,0 +1,314 @@
+//! The configuration of host-local: read, completed and checked, with the reference's texts.
+
+use std::{collections::BTreeSet, net::IpAddr, path::PathBuf};
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use super::range::{RangeSet, RangeSpec};
+use crate::{
+    runtime::ValidAttachment,
+    types::{CniError, GoCidr, GoIp, NetworkConfigList, Route, Version, json, parse_ip},
+};
+
+/// Where the reference keeps its networks.
+const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// What host-local is told: which ranges, where its files are, what else goes into the result.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of the network.
+    pub name: String,
+    /// One address is given out of each set.
+    pub sets: Vec<RangeSet>,
+    /// Routes for the result.
+    pub routes: Vec<Route>,
+    /// The file that the result's DNS settings are read from.
+    pub resolv_conf: Option<PathBuf>,
+    /// Addresses asked for, in order of precedence, each once.
+    pub requested: Vec<IpAddr>,
+    data_dir: PathBuf,
+}
+
+/// How many pods a configuration can address; a family without a range set is `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// IPv4.
+    pub ipv4: Option<u128>,
+    /// IPv6.
+    pub ipv6: Option<u128>,
+}
+
+impl Capacity {
+    /// What is left when every pod needs an address of each family.
+    #[must_use]
+    pub fn pods(&self) -> u128 {
+        [self.ipv4, self.ipv6]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+/// Per family the addresses that can be given: those of the ranges, which by default leave out network
+/// and broadcast, less the gateway. Of several sets of one family the smallest counts, since a pod takes
+/// an address of each.
+#[must_use]
+pub fn capacity(config: &Config) -> Capacity {
+    let family = |is_v4| {
+        let sets = config.sets.iter().filter(|set| set.is_ipv4() == is_v4);
+        sets.map(RangeSet::capacity).min()
+    };
+    Capacity {
+        ipv4: family(true),
+        ipv6: family(false),
+    }
+}
+
+// All documents are read with folded keys, so the names here are lower case.
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    name: String,
+    cniversion: String,
+    ipam: Option<Ipam>,
+    runtimeconfig: RuntimeConfig,
+    args: Args,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Ipam {
+    #[serde(rename = "name")]
+    _name: String,
+    #[serde(rename = "type")]
+    _type: String,
+    #[serde(flatten)]
+    flat: FlatRange,
+    ranges: Vec<Option<Vec<Option<FlatRange>>>>,
+    routes: Vec<Option<Route>>,
+    datadir: String,
+    resolvconf: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct FlatRange {
+    subnet: Option<GoCidr>,
+    rangestart: GoIp,
+    rangeend: GoIp,
+    gateway: GoIp,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    ips: Vec<Option<String>>,
+    ipranges: Vec<Option<Vec<Option<FlatRange>>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Args {
+    cni: CniArgs,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CniArgs {
+    ips: Vec<Option<String>>,
+}
+
+impl FlatRange {
+    fn spec(self) -> RangeSpec {
+        RangeSpec {
+            subnet: self.subnet.map(|subnet| subnet.0),
+            start: self.rangestart.0,
+            end: self.rangeend.0,
+            gateway: self.gateway.0,
+        }
+    }
+}
+
+impl Config {
+    /// Reads what is on a plugin's standard input, and `CNI_ARGS`.
+    ///
+    /// # Errors
+    /// Code 999 with the reference's texts, in the reference's order.
+    pub fn parse(stdin: &[u8], cni_args: &str) -> Result<Self, CniError> {
+        Self::read(stdin, cni_args).map_err(CniError::internal)
+    }
+
+    /// The configuration of a network whose first plugin uses host-local.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn of_network(list: &NetworkConfigList) -> Result<Self, CniError> {
+        let mut document = list.plugins.first().cloned().unwrap_or_default();
+        document.insert("name".to_owned(), list.name.clone().into());
+        document.insert("cniVersion".to_owned(), list.cni_version.clone().into());
+        Self::parse(
+            serde_json::Value::Object(document).to_string().as_bytes(),
+            "",
+        )
+    }
+
+    /// The network's directory of leases.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        self.data_dir.join(&self.name)
+    }
+
+    fn read(stdin: &[u8], cni_args: &str) -> Result<Self, String> {
+        let folded = json::parse_folded(stdin).map_err(|error| json::go_error(&error))?;
+        let document: Document =
+            serde_json::from_value(folded).map_err(|error| error.to_string())?;
+        let Document {
+            name,
+            cniversion,
+            ipam,
+            runtimeconfig,
+            args,
+        } = document;
+        let ipam = ipam.ok_or("IPAM config missing 'ipam' key")?;
+        let mut requested: Vec<_> = requested_by_args(cni_args)?.into_iter().collect();
+        for text in args.cni.ips.iter().chain(&runtimeconfig.ips) {
+            requested.push(requested_ip(text.as_deref().unwrap_or_default())?);
+        }
+        let mut seen = BTreeSet::new();
+        requested.retain(|ip| seen.insert(*ip));
+
+        let mut sets = runtimeconfig.ipranges;
+        if ipam.flat.subnet.is_some() {
+            sets.push(Some(vec![Some(ipam.flat)]));
+        }
+        sets.extend(ipam.ranges);
+        if sets.is_empty() {
+            return Err("no IP ranges specified".to_owned());
+        }
+        let mut checked = Vec::with_capacity(sets.len());
+        for (index, set) in sets.into_iter().enumerate() {
+            let specs = set
+                .unwrap_or_default()
+                .into_iter()
+                .map(|range| range.unwrap_or_default().spec());
+            let set = RangeSet::canonicalise(specs.collect());
+            checked.push(set.map_err(|error| format!("invalid range set {index}: {error}"))?);
+        }
+        check_families(&checked, &cniversion)?;
+        for (i, a) in checked.iter().enumerate() {
+            if let Some(j) = checked[i + 1..].iter().position(|b| a.overlaps(b)) {
+                return Err(format!("range set {i} overlaps with {}", i + 1 + j));
+            }
+        }
+        let path = |text: String| {
+            Some(text)
+                .filter(|text| !text.is_empty())
+                .map(PathBuf::from)
+        };
+        Ok(Self {
+            name,
+            sets: checked,
+            routes: ipam.routes.into_iter().flatten().collect(),
+            resolv_conf: path(ipam.resolvconf),
+            requested,
+            data_dir: path(ipam.datadir).unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
+        })
+    }
+}
+
+/// Before 0.3.0 a result has room for one address of each family.
+fn check_families(sets: &[RangeSet], version: &str) -> Result<(), String> {
+    let v4 = sets.iter().filter(|set| set.is_ipv4()).count();
+    let several = v4 > 1 || sets.len() - v4 > 1;
+    if several
+        && version
+            .parse::<Version>()
+            .is_ok_and(|v| v < Version::V0_3_0)
+    {
+        return Err(format!(
+            "CNI version {version} does not support more than 1 address per family"
+        ));
+    }
+    Ok(())
+}
+
+/// `a.b.c.d` or `a.b.c.d/n`; the length is ignored.
+fn requested_ip(text: &str) -> Result<IpAddr, String> {
+    if text.is_empty() {
+        return Err("cannot understand ip: IP <nil> not v4 nor v6".to_owned());
+    }
+    if text.contains('/') {
+        let net: IpNet = crate::types::parse_cidr(text)?;
+        return Ok(net.addr().to_canonical());
+    }
+    parse_ip(text)
+}
+
+/// The `IP` of `CNI_ARGS` (`K=V;K=V`). Keys are case-sensitive, the last of several counts.
+fn requested_by_args(args: &str) -> Result<Option<IpAddr>, String> {
+    if args.is_empty() {
+        return Ok(None);
+    }
+    let (mut ip, mut ignore_unknown, mut unknown) = (None, false, Vec::new());
+    for pair in args.split(';') {
+        let (key, value) = match pair.split_once('=') {
+            Some((key, value)) if !value.contains('=') => (key, value),
+            _ => return Err(format!("ARGS: invalid pair {}", json::go_quote(pair))),
+        };
+        let bad = |why: String| {
+            format!(
+                "ARGS: error parsing value of pair {}: {why}",
+                json::go_quote(pair)
+            )
+        };
+        match key {
+            "IP" if value.is_empty() => ip = None,
+            "IP" => {
+                let parsed = requested_ip(value);
+                ip = Some(parsed.map_err(|_| bad(format!("invalid IP address {value}")))?);
+            }
+            "IgnoreUnknown" => {
+                ignore_unknown = match value.to_lowercase().as_str() {
+                    "1" | "true" => true,
+                    "0" | "false" => false,
+                    _ => {
+                        return Err(bad(format!(
+                            "boolean unmarshal error: invalid input {value}"
+                        )));
+                    }
+                }
+            }
+            _ => unknown.push(pair),
+        }
+    }
+    if !unknown.is_empty() && !ignore_unknown {
+        return Err(format!(
+            "ARGS: unknown args {}",
+            json::go_quote_list(&unknown)
+        ));
+    }
+    Ok(ip)
+}
+
+/// `cni.dev/valid-attachments` of a GC: absent is not the same as empty.
+pub(super) fn valid_attachments(stdin: &[u8]) -> Result<Option<Vec<ValidAttachment>>, CniError> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Keys {
+        #[serde(rename = "cni.dev/valid-attachments")]
+        valid: Option<Vec<ValidAttachment>>,
+        #[serde(rename = "cni.dev/attachments")]
+        attachments: Option<Vec<ValidAttachment>>,
+    }
+    let folded =
+        json::parse_folded(stdin).map_err(|error| CniError::internal(json::go_error(&error)))?;
+    let keys: Keys = serde_json::from_value(folded).map_err(CniError::internal)?;
+    Ok(keys.valid.or(keys.attachments))
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -1,0 +1,97 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn files_are_the_references() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("a/net")).unwrap();
+    let mut locked = store.lock().unwrap();
+    locked.reserve(ip("10.1.2.3"), "c1", "eth0").unwrap();
+    locked.reserve(ip("fd00::2"), "c1", "eth0").unwrap();
+    locked.set_cursor(0, ip("10.1.2.100")).unwrap();
+    locked.set_cursor(0, ip("10.1.2.3")).unwrap();
+    drop(locked);
+    let net = dir.path().join("a/net");
+    let read = |name: &str| fs::read_to_string(net.join(name)).unwrap();
+    assert_eq!(read("10.1.2.3"), "c1\r\neth0");
+    assert_eq!(read("fd00::2"), "c1\r\neth0");
+    assert_eq!(read("last_reserved_ip.0"), "10.1.2.3");
+    let mode = |name: &str| fs::metadata(net.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(
+        (mode("10.1.2.3"), mode("last_reserved_ip.0"), mode("lock")),
+        (0o600, 0o600, 0o750)
+    );
+    assert_eq!(fs::read_dir(&net).unwrap().count(), 4);
+}
+
+#[test]
+fn what_a_kill_leaves_is_reclaimed() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("10.1.2.3"), "").unwrap();
+    fs::write(dir.path().join(TEMPORARY), "c1\r\net").unwrap();
+    fs::create_dir(dir.path().join("10.1.2.4")).unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut locked = store.lock().unwrap();
+    assert!(!locked.is_taken(ip("10.1.2.3")));
+    assert!(
+        locked.is_taken(ip("10.1.2.4")),
+        "a directory of that name takes the address"
+    );
+    assert!(!dir.path().join(TEMPORARY).exists());
+    locked.reserve(ip("10.1.2.3"), "c2", "eth0").unwrap();
+    let error = locked.reserve(ip("10.1.2.3"), "c3", "eth0").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn leases_of_old_releases_have_no_interface() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("10.1.2.3"), " old\n").unwrap();
+    fs::write(dir.path().join("10.1.2.2"), "new\r\neth0").unwrap();
+    fs::write(dir.path().join("notes"), "new\r\neth0").unwrap();
+    let leases = usage(dir.path()).unwrap();
+    assert!(leases[0].is_of("new", "eth0") && !leases[0].is_legacy_of("new"));
+    assert!(leases[1].is_legacy_of("old"));
+    let removed = reclaim(dir.path(), |lease| lease.container_id == "new").unwrap();
+    assert_eq!(removed, leases[1..]);
+    assert_eq!(usage(dir.path()).unwrap(), leases[..1]);
+}
+
+#[test]
+fn a_missing_directory_is_empty_and_stays_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("none");
+    assert_eq!(usage(&missing).unwrap(), []);
+    assert_eq!(reclaim(&missing, |_| false).unwrap(), []);
+    assert!(!missing.exists());
+}
+
+#[test]
+fn errors_have_gos_words() {
+    let error = Store::open(Path::new("/proc/nope/net"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.ends_with(": no such file or directory"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("lock")).unwrap();
+    assert_eq!(
+        Store::open(dir.path()).unwrap_err().to_string(),
+        "is a directory"
+    );
+    let store_dir = tempfile::tempdir().unwrap();
+    let store = Store::open(store_dir.path()).unwrap();
+    let cursor = store_dir.path().join("last_reserved_ip.0");
+    fs::create_dir(&cursor).unwrap();
+    let error = store
+        .lock()
+        .unwrap()
+        .set_cursor(0, ip("10.1.2.3"))
+        .unwrap_err()
+        .to_string();
+    assert_eq!(error, format!("open {}: is a directory", cursor.display()));
+}

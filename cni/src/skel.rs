@@ -1,0 +1,337 @@
+//! What all plugin programs do before and after their work: environment, versions, errors, exit codes.
+//!
+//! The order of the checks is the reference's, and observable.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Read, Write},
+    panic,
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use serde::Deserialize;
+
+use crate::{
+    netns,
+    types::{CniError, CniResult, Version, code, json, validate},
+};
+
+/// What a plugin is called with. Fields that a command does not require may be empty.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// `CNI_CONTAINERID`.
+    pub container_id: String,
+    /// `CNI_NETNS`.
+    pub netns: String,
+    /// `CNI_IFNAME`.
+    pub ifname: String,
+    /// `CNI_ARGS`.
+    pub args: String,
+    /// `CNI_PATH`.
+    pub path: Vec<PathBuf>,
+    /// The configuration, as it came.
+    pub stdin: Vec<u8>,
+    /// The configuration's `cniVersion`, checked.
+    pub version: Version,
+}
+
+/// A plugin's work. Nothing may be printed on standard output, and nothing be read from the environment.
+pub trait Plugin: panic::RefUnwindSafe {
+    /// The program's name.
+    fn name(&self) -> &'static str;
+
+    /// Attaches.
+    ///
+    /// # Errors
+    /// The error to print.
+    fn add(&self, call: &Call) -> Result<CniResult, CniError>;
+
+    /// Detaches; what is gone already is success.
+    ///
+    /// # Errors
+    /// The error to print.
+    fn del(&self, call: &Call) -> Result<(), CniError>;
+
+    /// Checks that an attachment is as it was made.
+    ///
+    /// # Errors
+    /// The error to print.
+    fn check(&self, call: &Call) -> Result<(), CniError>;
+
+    /// Frees what belongs to no valid attachment.
+    ///
+    /// # Errors
+    /// The error to print.
+    fn gc(&self, call: &Call) -> Result<(), CniError>;
+
+    /// Says whether an ADD can be served.
+    ///
+    /// # Errors
+    /// The error to print; code 50 or 51.
+    fn status(&self, call: &Call) -> Result<(), CniError>;
+}
+
+/// The `main` of a plugin program.
+pub fn main(plugin: &dyn Plugin) -> ExitCode {
+    let answered = panic::catch_unwind(|| {
+        let env = |key: &str| std::env::var_os(key);
+        answer(plugin, &env, &mut io::stdin(), &mut io::stderr())
+    });
+    // The message of the panic is on standard error already.
+    let answer =
+        answered.unwrap_or_else(|_| Err(CniError::internal("internal error: the plugin panicked")));
+    let (text, code) = match answer {
+        Ok(text) => (text, ExitCode::SUCCESS),
+        Err(error) => (error.to_json(), ExitCode::FAILURE),
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => code,
+        Err(_) => ExitCode::FAILURE, // Nobody is there to be told.
+    }
+}
+
+/// What goes to standard output.
+fn answer(
+    plugin: &dyn Plugin,
+    env: &dyn Fn(&str) -> Option<OsString>,
+    stdin: &mut dyn Read,
+    stderr: &mut dyn Write,
+) -> Result<String, CniError> {
+    let environment = match Environment::read(env) {
+        Err(error) if error.code == code::INVALID_ENVIRONMENT && is_unset(env, "CNI_COMMAND") => {
+            about(plugin, stderr);
+            return Ok(String::new());
+        }
+        other => other?,
+    };
+    if environment.command == "VERSION" {
+        return Ok(version_answer());
+    }
+    let mut config = Vec::new();
+    let read = stdin.read_to_end(&mut config);
+    read.map_err(|error| {
+        CniError::new(
+            code::IO_FAILURE,
+            format!("error reading from stdin: {error}"),
+        )
+    })?;
+    let config_version = check_config(&config)?;
+    let Environment {
+        command,
+        call: mut call_env,
+    } = environment;
+    call_env.stdin = config;
+    match command.as_str() {
+        "ADD" => {
+            call_env.version = exact(&config_version)?;
+            refuse_own_netns(&call_env, env)?;
+            let result = plugin.add(&call_env)?;
+            Ok(result.with_version(call_env.version).to_json())
+        }
+        "DEL" => {
+            call_env.version = exact(&config_version)?;
+            refuse_own_netns(&call_env, env)?;
+            plugin.del(&call_env).map(|()| String::new())
+        }
+        "CHECK" => {
+            call_env.version = since(&config_version, "CHECK", Version::V0_4_0)?;
+            plugin.check(&call_env).map(|()| String::new())
+        }
+        "GC" => {
+            call_env.version = since(&config_version, "GC", Version::V1_1_0)?;
+            plugin.gc(&call_env).map(|()| String::new())
+        }
+        "STATUS" => {
+            call_env.version = since(&config_version, "STATUS", Version::V1_1_0)?;
+            plugin.status(&call_env).map(|()| String::new())
+        }
+        other => Err(CniError::new(
+            code::INVALID_ENVIRONMENT,
+            format!("unknown CNI_COMMAND: {other}"),
+        )),
+    }
+}
+
+fn is_unset(env: &dyn Fn(&str) -> Option<OsString>, key: &str) -> bool {
+    env(key).is_none_or(|value| value.is_empty())
+}
+
+/// For a person who runs the program by hand.
+fn about(plugin: &dyn Plugin, stderr: &mut dyn Write) {
+    let versions = Version::ALL.map(Version::as_str).join(", ");
+    let text = format!(
+        "CNI {} plugin podplane {}\nCNI protocol versions supported: {versions}\n",
+        plugin.name(),
+        env!("CARGO_PKG_VERSION")
+    );
+    _ = stderr.write_all(text.as_bytes());
+}
+
+fn version_answer() -> String {
+    let (latest, all) = (Version::LATEST.as_str(), Version::ALL.map(Version::as_str));
+    let quoted = all.map(|version| format!("\"{version}\"")).join(",");
+    format!("{{\"cniVersion\":\"{latest}\",\"supportedVersions\":[{quoted}]}}\n")
+}
+
+struct Environment {
+    command: String,
+    call: Call,
+}
+
+impl Environment {
+    fn read(env: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, CniError> {
+        type Check = fn(&str) -> Result<(), CniError>;
+        const ATTACHMENT: &[&str] = &["ADD", "CHECK", "DEL"];
+        const WITH_PLUGINS: &[&str] = &["ADD", "CHECK", "DEL", "GC", "STATUS"];
+        let value = |key| env(key).unwrap_or_default().to_string_lossy().into_owned();
+        let unchecked: Check = |_| Ok(());
+        let command = value("CNI_COMMAND");
+        let required: [(&str, &[&str], Check); 4] = [
+            ("CNI_CONTAINERID", ATTACHMENT, validate::container_id),
+            ("CNI_NETNS", &["ADD", "CHECK"], unchecked),
+            ("CNI_IFNAME", ATTACHMENT, validate::interface_name),
+            ("CNI_PATH", WITH_PLUGINS, unchecked),
+        ];
+        let mut missing = Vec::new();
+        if command.is_empty() {
+            missing.push("CNI_COMMAND");
+        }
+        for (key, commands, check) in required {
+            if commands.contains(&command.as_str()) {
+                let value = value(key);
+                if value.is_empty() {
+                    missing.push(key);
+                } else {
+                    check(&value)?;
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let msg = format!("required env variables [{}] missing", missing.join(","));
+            return Err(CniError::new(code::INVALID_ENVIRONMENT, msg));
+        }
+        let call = Call {
+            container_id: value("CNI_CONTAINERID"),
+            netns: value("CNI_NETNS"),
+            ifname: value("CNI_IFNAME"),
+            args: value("CNI_ARGS"),
+            path: std::env::split_paths(&env("CNI_PATH").unwrap_or_default()).collect(),
+            stdin: Vec::new(),
+            version: Version::default(),
+        };
+        Ok(Self { command, call })
+    }
+}
+
+/// Checks the network's name and returns the version as written.
+fn check_config(stdin: &[u8]) -> Result<String, CniError> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Name {
+        name: String,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct ConfigVersion {
+        cniversion: String,
+    }
+    let undecodable = |text: &str, error: &serde_json::Error| {
+        CniError::new(
+            code::DECODING_FAILURE,
+            format!("{text}: {}", json::go_error(error)),
+        )
+    };
+    let network = |error| undecodable("error unmarshall network config", &error);
+    let mut folded = json::parse_folded(stdin).map_err(network)?;
+    if folded.is_null() {
+        folded = serde_json::Value::Object(serde_json::Map::new());
+    }
+    let Name { name } = Name::deserialize(&folded).map_err(network)?;
+    validate::network_name(&name)?;
+    let version = ConfigVersion::deserialize(&folded);
+    let version =
+        version.map_err(|error| undecodable("decoding version from network config", &error));
+    version.map(|version| version.cniversion)
+}
+
+fn incompatible(msg: &str) -> CniError {
+    CniError::new(code::INCOMPATIBLE_VERSION, msg)
+}
+
+fn exact(version: &str) -> Result<Version, CniError> {
+    version.parse().map_err(|_| {
+        let supported = json::go_quote_list(&Version::ALL.map(Version::as_str));
+        incompatible("incompatible CNI versions").with_details(format!(
+            "config is {}, plugin supports {supported}",
+            json::go_quote(version)
+        ))
+    })
+}
+
+/// The version of a configuration, for a command that came with `first`.
+fn since(version: &str, command: &str, first: Version) -> Result<Version, CniError> {
+    let text = if version.is_empty() {
+        Version::V0_1_0.as_str()
+    } else {
+        version
+    };
+    let written = triple(text).map_err(|error| CniError::new(code::DECODING_FAILURE, error))?;
+    let of = |version: Version| triple(version.as_str()).unwrap_or_default();
+    if written < of(first) {
+        return Err(incompatible(&format!(
+            "config version does not allow {command}"
+        )));
+    }
+    if written > of(Version::LATEST) {
+        return Err(incompatible(&format!(
+            "plugin version does not allow {command}"
+        )));
+    }
+    exact(version)
+}
+
+/// `major[.minor[.micro]]`, with the reference's texts.
+fn triple(version: &str) -> Result<[i64; 3], String> {
+    let parts: Vec<_> = version.split('.').collect();
+    if parts.len() > 3 {
+        return Err(format!(
+            "invalid version {}: too many parts",
+            json::go_quote(version)
+        ));
+    }
+    let mut triple = [0; 3];
+    for ((part, number), name) in parts
+        .iter()
+        .zip(&mut triple)
+        .zip(["major", "minor", "micro"])
+    {
+        *number = part.parse().map_err(|_| {
+            let part = json::go_quote(part);
+            format!("failed to convert {name} version part {part}: strconv.Atoi: parsing {part}: invalid syntax")
+        })?;
+    }
+    Ok(triple)
+}
+
+/// Refuses to work on the plugin's own namespace. The reference notices only when the work is done, and
+/// leaves it done; here it comes first.
+fn refuse_own_netns(call: &Call, env: &dyn Fn(&str) -> Option<OsString>) -> Result<(), CniError> {
+    let allowed = env("CNI_NETNS_OVERRIDE").unwrap_or_default();
+    if allowed == "1" || allowed.eq_ignore_ascii_case("true") {
+        return Ok(());
+    }
+    let (Ok(own), Ok(theirs)) = (netns::current(), File::open(&call.netns)) else {
+        return Ok(());
+    };
+    if netns::is_same(&own, &theirs).unwrap_or(false) {
+        let msg = "plugin's netns and netns from CNI_NETNS should not be the same";
+        return Err(CniError::new(code::INVALID_NETNS, msg));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "skel_tests.rs"]
+mod tests;
