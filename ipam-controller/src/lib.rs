@@ -1,1 +1,214 @@
-//! Placeholder.
+//! The IPAM controller: gives each node its blocks of the cluster CIDR, takes them back, and removes what a deleted node leaves behind.
+//!
+//! Decisions are in [`plan`] and [`orphans`], which are pure; the loops around them only observe, apply and report. It
+//! never gives a block before all nodes are known, and never frees one before its node is known to be gone. Start reading at [`run`].
+
+#![warn(missing_docs)]
+
+mod controller;
+mod gc;
+pub mod orphans;
+pub mod plan;
+mod service;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use podplane_api::core::{Node, Pod};
+use podplane_client::{
+    Client, Endpoint, EventRecorder, ListParams, endpoint::EndpointError, reflector,
+};
+use podplane_ipam::{Notice, RangeConfig, RangeConfigError, RangeFlags};
+use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
+use podplane_telemetry::{
+    Tasks,
+    server::{Listen, Listener, ServeError},
+    tasks::{Ended, TaskError},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::service::RoutesBuilder;
+
+/// The name under which the reference reports; tools look for it.
+const COMPONENT: &str = "cidrAllocator";
+
+/// Flags of the IPAM controller.
+#[derive(Args, Clone, Debug)]
+pub struct Config {
+    /// Address of the apiserver.
+    #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
+    pub server: Endpoint,
+    /// Where to serve podplane.ipam.v1.
+    #[arg(
+        long,
+        env = "PODPLANE_LISTEN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:0"
+    )]
+    pub listen: Listen,
+    /// File to write the address to that is listened on.
+    #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
+    pub address_file: Option<PathBuf>,
+    /// Give each node a block of every cluster CIDR. Without it, blocks that nodes have are only known.
+    #[arg(
+        long,
+        env = "PODPLANE_ALLOCATE_NODE_CIDRS",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = false,
+        default_missing_value = "true"
+    )]
+    pub allocate_node_cidrs: bool,
+    /// Range that node blocks come from; two, separated by a comma, for dual stack, in the order of the nodes' podCIDRs.
+    #[arg(
+        long,
+        env = "PODPLANE_CLUSTER_CIDR",
+        value_name = "CIDR[,CIDR]",
+        default_value = ""
+    )]
+    pub cluster_cidr: String,
+    /// Prefix length of a node's block in a single-stack cluster [default: 24 for IPv4, 64 for IPv6].
+    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE", value_name = "BITS")]
+    pub node_cidr_mask_size: Option<u8>,
+    /// Prefix length of a node's IPv4 block [default: 24].
+    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV4", value_name = "BITS")]
+    pub node_cidr_mask_size_ipv4: Option<u8>,
+    /// Prefix length of a node's IPv6 block [default: 64].
+    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV6", value_name = "BITS")]
+    pub node_cidr_mask_size_ipv6: Option<u8>,
+    /// Range of service addresses, or one for each family; no node is given a block that touches it.
+    #[arg(
+        long,
+        env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE",
+        value_name = "CIDR[,CIDR]",
+        default_value = ""
+    )]
+    pub service_cluster_ip_range: String,
+    /// Seconds that a node must be gone before its pods are deleted.
+    #[arg(
+        long,
+        env = "PODPLANE_ORPHAN_QUARANTINE",
+        value_name = "SECONDS",
+        default_value_t = 5
+    )]
+    pub orphan_quarantine: u32,
+}
+
+impl Config {
+    /// The ranges that the flags describe; none if node CIDRs are not to be allocated.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Ranges`] with the reference's text; [`RunError::NoBlockLeft`] if no node could ever be given a block.
+    pub fn ranges(&self) -> Result<RangeConfig, RunError> {
+        if !self.allocate_node_cidrs {
+            return Ok(RangeConfig {
+                ranges: Vec::new(),
+                service_ranges: Vec::new(),
+                notices: Vec::new(),
+            });
+        }
+        let flags = RangeFlags {
+            cluster_cidr: self.cluster_cidr.clone(),
+            node_cidr_mask_size: self.node_cidr_mask_size,
+            node_cidr_mask_size_ipv4: self.node_cidr_mask_size_ipv4,
+            node_cidr_mask_size_ipv6: self.node_cidr_mask_size_ipv6,
+            service_cluster_ip_range: self.service_cluster_ip_range.clone(),
+        };
+        let config = flags.validate()?;
+        match config
+            .notices
+            .iter()
+            .find(|notice| matches!(notice, Notice::NoBlockLeft { .. }))
+        {
+            Some(notice) => Err(RunError::NoBlockLeft(notice.clone())),
+            None => Ok(config),
+        }
+    }
+}
+
+/// Why the controller does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The ranges are refused; the text is the reference's.
+    #[error(transparent)]
+    Ranges(#[from] RangeConfigError),
+    /// The service range takes every block.
+    #[error("{0}")]
+    NoBlockLeft(Notice),
+    /// The apiserver's address or its TLS material.
+    #[error("prepare the connection to the apiserver")]
+    Server(#[from] EndpointError),
+    /// The address to listen on.
+    #[error("start the server")]
+    Listen(#[from] ServeError),
+    /// A part of the controller ended.
+    #[error("run the controller")]
+    Ended(#[from] Ended),
+}
+
+/// Runs until `stop` is cancelled.
+///
+/// # Errors
+///
+/// Everything that [`RunError`] names. An apiserver that cannot be reached is none: the controller waits for it.
+pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+    let ranges = config.ranges()?;
+    for notice in &ranges.notices {
+        tracing::warn!(%notice, "unexpected in the flags");
+    }
+    for range in &ranges.ranges {
+        tracing::info!(%range, nodes = ranges.max_nodes(), "allocating node blocks");
+    }
+    let client = Client::connect(&config.server)?;
+    let listener = Listener::bind(&config.listen).await?;
+    if let Some(path) = &config.address_file {
+        listener.publish(path)?;
+    }
+
+    let known = Arc::new(controller::Known::default());
+    let (nodes, follow_nodes) = reflector(client.all::<Node>(), ListParams::default());
+    let (pods, follow_pods) = reflector(client.all::<Pod>(), ListParams::default());
+    let (events, write_events) = EventRecorder::new(client.clone(), COMPONENT, "");
+    let controller = controller::RangeController {
+        config: ranges,
+        nodes: nodes.clone(),
+        api: client.all::<Node>(),
+        events,
+        known: known.clone(),
+    };
+    let collector = gc::PodCollector {
+        client,
+        nodes,
+        pods,
+        quarantine: Duration::from_secs(config.orphan_quarantine.into()),
+    };
+    let mut routes = RoutesBuilder::default();
+    routes.add_service(IpamServiceServer::new(service::Service::new(known)));
+    let served = &[<IpamServiceServer<service::Service> as tonic::server::NamedService>::NAME];
+
+    let mut tasks = Tasks::new(stop.clone());
+    tasks.spawn("node watch", until(stop.clone(), follow_nodes));
+    tasks.spawn("pod watch", until(stop.clone(), follow_pods));
+    tasks.spawn("event writer", until(stop.clone(), write_events));
+    tasks.spawn("range allocator", ended(controller.run(stop.clone())));
+    tasks.spawn("pod garbage collector", ended(collector.run(stop.clone())));
+    tasks.spawn(
+        "server",
+        listener.serve(routes, served, podplane_proto::DESCRIPTORS, stop),
+    );
+    Ok(tasks.run().await?)
+}
+
+async fn until(stop: CancellationToken, work: impl Future<Output = ()>) -> Result<(), TaskError> {
+    // Whatever the work was at, the next process begins with a list.
+    stop.run_until_cancelled(work).await;
+    Ok(())
+}
+
+async fn ended(work: impl Future<Output = ()>) -> Result<(), TaskError> {
+    work.await;
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! The range allocator's loop: observe nodes, plan, assign, report.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures::{FutureExt as _, StreamExt as _, stream};
+use podplane_api::{Object, core::Node, meta::ObjectMeta};
+use podplane_client::{
+    Api, ApiError, Cache, Change, EventRecorder, Reason, WorkQueue, events::EventType,
+};
+use podplane_ipam::{NodeBlocks, RangeConfig};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::plan::{Allocator, Assignment, NodeView, Plan};
+
+/// Assignments under way at once; the reference has 30 workers.
+const WORKERS: usize = 30;
+/// An answer later than this counts as none. The write may have been carried out, so the node is read again.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the controller knows about blocks, for others to read; empty until the first list of nodes is taken in.
+#[derive(Debug, Default)]
+pub(crate) struct Known(OnceLock<Mutex<Allocator>>);
+
+impl Known {
+    /// The answer to a question, if there is one yet.
+    pub(crate) fn read<T>(&self, question: impl FnOnce(&NodeBlocks) -> T) -> Option<T> {
+        let allocator = self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(question(allocator.blocks()))
+    }
+
+    /// Held only for a decision, never while waiting.
+    fn decide<T>(&self, decision: impl FnOnce(&mut Allocator) -> T) -> Option<T> {
+        let mut allocator = self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(decision(&mut allocator))
+    }
+}
+
+enum Trigger {
+    Changed(Change<Node>),
+    Retry(String),
+}
+
+/// What the loop works with.
+#[derive(Debug)]
+pub(crate) struct RangeController {
+    pub(crate) config: RangeConfig,
+    pub(crate) nodes: Cache<Node>,
+    pub(crate) api: Api<Node>,
+    pub(crate) events: EventRecorder,
+    pub(crate) known: Arc<Known>,
+}
+
+impl RangeController {
+    /// Runs until `stop`.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        // Before all nodes are known, any block may be in use.
+        if stop
+            .run_until_cancelled(self.nodes.synced())
+            .await
+            .is_none()
+        {
+            return;
+        }
+        let mut changes = self.nodes.subscribe();
+        let mut allocator = Allocator::new(&self.config);
+        let first = allocator.plan(
+            std::iter::from_fn(|| changes.try_next())
+                .map(observed)
+                .collect(),
+        );
+        if self.known.0.set(Mutex::new(allocator)).is_err() {
+            tracing::error!("blocks were known before the first list of nodes");
+            return;
+        }
+        let retries = WorkQueue::default();
+        let mut plan = Some(first);
+        while let Some(next) = plan {
+            // Calls cut off by the end are in doubt; the next process begins with a list of what they did.
+            if stop
+                .run_until_cancelled(self.carry_out(next, &retries))
+                .await
+                .is_none()
+            {
+                return;
+            }
+            // A change or a name is taken only when it is returned, so losing a wait loses nothing.
+            let trigger = tokio::select! {
+                () = stop.cancelled() => return,
+                change = changes.next() => Trigger::Changed(change),
+                node = retries.get() => Trigger::Retry(node),
+            };
+            plan = match trigger {
+                Trigger::Changed(change) => {
+                    let more = std::iter::from_fn(|| changes.try_next());
+                    let batch = std::iter::once(change).chain(more).map(observed).collect();
+                    self.known.decide(|allocator| allocator.plan(batch))
+                }
+                Trigger::Retry(node) => stop
+                    .run_until_cancelled(self.plan_again(node, &retries))
+                    .await
+                    .flatten(),
+            };
+        }
+    }
+
+    /// Reads `node`, and every other that is due for it, from the server, and plans from that.
+    async fn plan_again(&self, node: String, retries: &WorkQueue<String>) -> Option<Plan> {
+        let more = std::iter::from_fn(|| retries.get().now_or_never());
+        let due: Vec<String> = std::iter::once(node).chain(more).collect();
+        let reads = stream::iter(due).map(|node| async {
+            let read = answered(self.api.get(&node)).await;
+            retries.done(&node);
+            match read {
+                Ok(found) => Some((node, view(&found))),
+                // The watch will tell that it is gone, and what is in its place.
+                Err(error) if error.is_not_found() => {
+                    retries.forget(&node);
+                    None
+                }
+                Err(error) => {
+                    tracing::debug!(node, %error, "node not read; trying again");
+                    retries.add_rate_limited(node);
+                    None
+                }
+            }
+        });
+        let live: BTreeMap<String, NodeView> = reads
+            .buffer_unordered(WORKERS)
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
+        self.known.decide(|allocator| allocator.retry(live))
+    }
+
+    async fn carry_out(&self, plan: Plan, retries: &WorkQueue<String>) {
+        self.report(&plan);
+        plan.released
+            .iter()
+            .for_each(|released| retries.forget(&released.node));
+        let calls = stream::iter(plan.assign).map(|assignment| self.assign(assignment, retries));
+        calls.buffer_unordered(WORKERS).collect::<()>().await;
+    }
+
+    async fn assign(&self, assignment: Assignment, retries: &WorkQueue<String>) {
+        let Assignment {
+            node,
+            uid,
+            resource_version,
+            pod_cidrs,
+        } = &assignment;
+        let cidrs: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
+        match answered(
+            self.api
+                .assign_pod_cidrs(node, uid, resource_version, &cidrs),
+        )
+        .await
+        {
+            Ok(_) => {
+                tracing::info!(
+                    node,
+                    uid,
+                    pod_cidrs = cidrs.join(","),
+                    "assigned node block"
+                );
+                self.known
+                    .decide(|allocator| allocator.confirm(&assignment));
+                retries.forget(node);
+            }
+            // Its blocks are free again when the watch tells the same.
+            Err(error) if error.is_not_found() => {
+                tracing::debug!(node, uid, "node gone before it had a block")
+            }
+            Err(error) => {
+                // A node changes often in its first moments, so a conflict is nothing unusual.
+                if error.is_conflict() {
+                    tracing::debug!(node, uid, %error, "node changed; trying again");
+                } else {
+                    tracing::warn!(node, uid, %error, "node block not assigned; trying again");
+                }
+                retries.add_rate_limited(node.clone());
+            }
+        }
+    }
+
+    fn report(&self, plan: &Plan) {
+        for released in &plan.released {
+            let cidrs: Vec<String> = released.pod_cidrs.iter().map(ToString::to_string).collect();
+            tracing::info!(
+                node = released.node,
+                uid = released.uid,
+                pod_cidrs = cidrs.join(","),
+                "released node block"
+            );
+        }
+        for starved in &plan.starved {
+            tracing::warn!(node = starved.node, uid = starved.uid, error = %starved.error, "no block for node");
+            // The reference's words.
+            let message = format!("Node {} status is now: CIDRNotAvailable", starved.node);
+            self.event(&starved.node, &starved.uid, "CIDRNotAvailable", message);
+        }
+        for foreign in &plan.foreign {
+            tracing::warn!(node = foreign.node, uid = foreign.uid, problem = %foreign.problem, "node block kept as foreign");
+            let message = format!(
+                "{}; the block is kept, and nothing else is given there",
+                foreign.problem
+            );
+            self.event(&foreign.node, &foreign.uid, "ForeignPodCIDR", message);
+        }
+    }
+
+    fn event(&self, node: &str, uid: &str, reason: &'static str, message: String) {
+        let metadata = ObjectMeta {
+            name: Some(node.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let about = Node {
+            metadata,
+            ..Node::default()
+        };
+        self.events
+            .record(&about, EventType::Warning, reason, "", message);
+    }
+}
+
+/// The call's answer, or that there was none in time.
+pub(crate) async fn answered<T>(
+    call: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    match timeout(CALL_TIMEOUT, call).await {
+        Ok(answer) => answer,
+        Err(_) => Err(ApiError::new(
+            Reason::ServiceUnavailable,
+            format!("no answer within {CALL_TIMEOUT:?}"),
+        )),
+    }
+}
+
+fn observed(change: Change<Node>) -> (String, Option<NodeView>) {
+    match change {
+        Change::Applied { old: _, new } => (new.name().to_owned(), Some(view(&new))),
+        Change::Deleted(old) => (old.name().to_owned(), None),
+    }
+}
+
+fn view(node: &Node) -> NodeView {
+    let spec = node.spec.as_ref();
+    // The list is the truth; an object that has only the older field has one block.
+    let listed = spec
+        .and_then(|spec| spec.pod_cidrs.clone())
+        .filter(|cidrs| !cidrs.is_empty());
+    let single = || {
+        spec.and_then(|spec| spec.pod_cidr.clone())
+            .filter(|cidr| !cidr.is_empty())
+    };
+    NodeView {
+        uid: node.uid().to_owned(),
+        resource_version: node.resource_version().to_owned(),
+        pod_cidrs: listed
+            .or_else(|| single().map(|cidr| vec![cidr]))
+            .unwrap_or_default(),
+        deleting: node.is_deleting(),
+    }
+}
