@@ -1,0 +1,283 @@
+//! The network of a sandbox: a namespace, and what CNI plugins put into it.
+
+use std::{
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use podplane_cni::{
+    Attachment, CniResult, Runtime, RuntimeError,
+    netns::{self, NetnsError},
+    sysctl,
+    types::{ConfigError, NetworkConfigList},
+};
+
+use super::record::{Metadata, Plugins, PodNetwork, SandboxId};
+use crate::NodeName;
+
+/// Name of the pod's interface, as every runtime has it.
+pub const IFNAME: &str = "eth0";
+const LOOPBACK_IFNAME: &str = "lo";
+/// Runtimes attach the loopback interface as a network of its own.
+const LOOPBACK: &str =
+    r#"{"cniVersion": "1.0.0", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}"#;
+
+/// Why a sandbox has no network.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// There is no usable configuration, in most cases because the node has no podCIDR yet.
+    #[error("cni plugin not initialized")]
+    Config(#[source] ConfigError),
+    /// The namespace could not be made.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// A plugin failed; what was done is undone.
+    #[error("{}", .0.message())]
+    Plugin(RuntimeError),
+    /// The plugins are content, and gave no address.
+    #[error("failed to find network info for sandbox")]
+    NoAddress,
+}
+
+/// What could not be taken down. Everything else was.
+#[derive(Debug, thiserror::Error)]
+pub enum DetachError {
+    /// The recorded configuration is none.
+    #[error("read the recorded network configuration")]
+    Config(#[from] ConfigError),
+    /// A plugin failed.
+    #[error("{}", .0.message())]
+    Plugin(RuntimeError),
+    /// The namespace could not be removed.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+}
+
+/// Makes and unmakes the networks of a node's sandboxes. It blocks: plugins are programs.
+#[derive(Debug)]
+pub struct Network {
+    runtime: Runtime,
+    plugins: Plugins,
+    loopback: NetworkConfigList,
+    netns_dir: PathBuf,
+    node: NodeName,
+}
+
+impl Network {
+    /// Networks of `node`, with namespaces bound to `<netns_dir>/NODE.ID`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] never, since the loopback network is a constant.
+    pub fn new(
+        runtime: Runtime,
+        plugins: Plugins,
+        netns_dir: PathBuf,
+        node: NodeName,
+    ) -> Result<Self, ConfigError> {
+        let loopback = NetworkConfigList::from_list(LOOPBACK.as_bytes())?;
+        Ok(Self {
+            runtime,
+            plugins,
+            loopback,
+            netns_dir,
+            node,
+        })
+    }
+
+    /// Plans the network of a sandbox, so that it can be recorded before anything is made.
+    pub fn plan(&self, id: &SandboxId, list: &NetworkConfigList) -> PodNetwork {
+        PodNetwork {
+            plugins: self.plugins,
+            netns: self.netns_path(id),
+            config: serde_json::from_slice(&list.bytes).unwrap_or_default(),
+            ips: Vec::new(),
+            attached: true,
+        }
+    }
+
+    /// Makes the namespace and attaches it; returns its addresses, the primary one first.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`]. Call [`Network::detach`] then: a rollback may have failed.
+    pub fn attach(
+        &self,
+        id: &SandboxId,
+        metadata: &Metadata,
+        network: &PodNetwork,
+        list: &NetworkConfigList,
+    ) -> Result<Vec<IpAddr>, AttachError> {
+        let attachment = attachment(id, metadata, IFNAME, Some(network.netns.clone()));
+        let added = match network.plugins {
+            Plugins::Ipam => self.runtime.ipam_add(list, &attachment),
+            Plugins::Chain => {
+                netns::create_with(&network.netns, disable_ipv6)?;
+                let loopback = Attachment {
+                    ifname: LOOPBACK_IFNAME.to_owned(),
+                    ..attachment.clone()
+                };
+                let loopback = self.runtime.add(&self.loopback, &loopback);
+                loopback.and_then(|_| self.runtime.add(list, &attachment))
+            }
+        };
+        let ips = pod_ips(&added.map_err(AttachError::Plugin)?);
+        if ips.is_empty() {
+            return Err(AttachError::NoAddress);
+        }
+        Ok(ips)
+    }
+
+    /// Detaches and removes the namespace: every step is tried, and what is gone already is fine.
+    ///
+    /// # Errors
+    ///
+    /// [`DetachError`], the first one; call again later.
+    pub fn detach(
+        &self,
+        id: &SandboxId,
+        metadata: &Metadata,
+        network: &PodNetwork,
+    ) -> Result<(), DetachError> {
+        let list = NetworkConfigList::from_list(network.config.to_string().as_bytes())?;
+        // A plugin that is given a file that is no namespace any more would fail; without one it frees the address.
+        let netns = Some(network.netns.clone()).filter(|path| netns::is_netns(path));
+        let attachment = attachment(id, metadata, IFNAME, netns);
+        let deleted = match network.plugins {
+            Plugins::Chain if self.plugins == Plugins::Chain => {
+                let loopback = Attachment {
+                    ifname: LOOPBACK_IFNAME.to_owned(),
+                    ..attachment.clone()
+                };
+                let deleted = self.runtime.del(&list, &attachment);
+                deleted.and(self.runtime.del(&self.loopback, &loopback))
+            }
+            // Also what a server in the other mode made: here the node has no namespace to run a chain in, and the chain's
+            // devices went with it.
+            Plugins::Chain | Plugins::Ipam => self.runtime.ipam_del(&list, &attachment),
+        };
+        let removed = match network.plugins {
+            Plugins::Chain => netns::remove(&network.netns),
+            Plugins::Ipam => Ok(()),
+        };
+        deleted.map_err(DetachError::Plugin)?;
+        Ok(removed?)
+    }
+
+    /// Whether the network is still there, after a restart of whatever made it.
+    pub fn is_live(&self, network: &PodNetwork) -> bool {
+        network.plugins == self.plugins
+            && match network.plugins {
+                Plugins::Chain => netns::is_netns(&network.netns),
+                Plugins::Ipam => true,
+            }
+    }
+
+    /// Deletes attachments that the CNI runtime remembers of sandboxes that are not `known`, and their namespaces.
+    ///
+    /// Returns the failures; the rest was deleted.
+    pub fn collect_garbage(&self, known: impl Fn(&str) -> bool) -> Vec<DetachError> {
+        let mut errors = Vec::new();
+        match self.runtime.cached() {
+            Err(error) => errors.push(DetachError::Plugin(error)),
+            Ok(cached) => {
+                for entry in cached {
+                    let mut attachment = entry.attachment;
+                    if known(&attachment.container_id) {
+                        continue;
+                    }
+                    attachment.netns = attachment.netns.filter(|path| netns::is_netns(path));
+                    let deleted = NetworkConfigList::from_list(&entry.config)
+                        .map_err(DetachError::Config)
+                        .and_then(|list| {
+                            let deleted = match self.plugins {
+                                Plugins::Chain => self.runtime.del(&list, &attachment),
+                                Plugins::Ipam => self.runtime.ipam_del(&list, &attachment),
+                            };
+                            deleted.map_err(DetachError::Plugin)
+                        });
+                    errors.extend(deleted.err());
+                }
+            }
+        }
+        if self.plugins == Plugins::Chain {
+            errors.extend(self.remove_namespaces(known));
+        }
+        errors
+    }
+
+    fn remove_namespaces(&self, known: impl Fn(&str) -> bool) -> Vec<DetachError> {
+        let paths = match netns::list(&self.netns_dir) {
+            Ok(paths) => paths,
+            Err(error) => return vec![error.into()],
+        };
+        let orphans = paths
+            .iter()
+            .filter(|path| self.sandbox_of(path).is_some_and(|id| !known(id)));
+        orphans
+            .filter_map(|path| netns::remove(path).err().map(Into::into))
+            .collect()
+    }
+
+    /// Other nodes may keep their namespaces in the same directory.
+    fn sandbox_of<'a>(&self, netns: &'a Path) -> Option<&'a str> {
+        let name = netns.file_name()?.to_str()?;
+        let id = name.strip_prefix(self.node.as_str())?.strip_prefix('.')?;
+        (id.len() == SandboxId::LEN && !id.contains('.')).then_some(id)
+    }
+
+    fn netns_path(&self, id: &SandboxId) -> PathBuf {
+        self.netns_dir.join(format!("{}.{id}", self.node))
+    }
+}
+
+fn attachment(
+    id: &SandboxId,
+    metadata: &Metadata,
+    ifname: &str,
+    netns: Option<PathBuf>,
+) -> Attachment {
+    let args = [
+        ("IgnoreUnknown", "1"),
+        ("K8S_POD_NAMESPACE", &metadata.namespace),
+        ("K8S_POD_NAME", &metadata.name),
+        ("K8S_POD_INFRA_CONTAINER_ID", id.as_str()),
+        ("K8S_POD_UID", &metadata.uid),
+    ];
+    Attachment {
+        args: args
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        ..Attachment::new(id.as_str(), netns, ifname)
+    }
+}
+
+/// Runs inside a namespace before any interface comes up: router solicitations and duplicate address detection cost more than all else
+/// of a pod's set-up. Plugins switch IPv6 on again for an interface that gets such an address.
+fn disable_ipv6() -> io::Result<()> {
+    for scope in ["all", "default"] {
+        // A kernel without IPv6 has no such key.
+        match sysctl::write(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "1") {
+            Err(sysctl::SysctlError::Access { source, .. })
+                if source.kind() != io::ErrorKind::NotFound =>
+            {
+                return Err(source);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The addresses inside the sandbox: those of no interface in particular, or of one that is in a namespace.
+fn pod_ips(result: &CniResult) -> Vec<IpAddr> {
+    let is_inside = |index: Option<u32>| {
+        let interface = index
+            .and_then(|index| usize::try_from(index).ok())
+            .and_then(|index| result.interfaces.get(index));
+        interface.is_none_or(|interface| !interface.sandbox.is_empty())
+    };
+    let inside = result.ips.iter().filter(|ip| is_inside(ip.interface));
+    inside.map(|ip| ip.address.addr()).collect()
+}

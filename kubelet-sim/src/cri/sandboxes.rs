@@ -1,0 +1,481 @@
+//! The sandboxes of a node: made, stopped and removed in steps that can each be repeated.
+//!
+//! A record is written before anything is made and removed after everything is unmade, so whatever exists has a record, or is left from a crash
+//! and reclaimed. Everything here blocks.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use podplane_cni::{host_local, types::ConfigError};
+
+use super::{
+    network::{AttachError, DetachError, Network},
+    record::{Metadata, Record, Records, SandboxId, State},
+    template::Template,
+};
+use crate::{NodeDir, PodCidrs, node_dir::write_atomically};
+
+/// Why an operation on a sandbox failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// There is no sandbox of that id.
+    #[error("an error occurred when try to find sandbox: sandbox {0:?} not found")]
+    NotFound(String),
+    /// The pod's sandbox of that attempt exists and is not ready.
+    #[error(
+        "failed to reserve sandbox name \"{}_{}_{}_{}\": it is reserved for \"{id}\", which is stopped: remove that one or make another attempt",
+        metadata.name, metadata.namespace, metadata.uid, metadata.attempt
+    )]
+    Exists {
+        /// The one that exists.
+        id: SandboxId,
+        /// Its pod and attempt.
+        metadata: Metadata,
+    },
+    /// Its network could not be made; nothing of the sandbox is left.
+    #[error("failed to setup network for sandbox \"{id}\"")]
+    Attach {
+        /// The sandbox that is not.
+        id: SandboxId,
+        /// Why.
+        source: AttachError,
+    },
+    /// Its network could not be taken down; try again.
+    #[error("failed to destroy network for sandbox \"{id}\"")]
+    Detach {
+        /// The sandbox.
+        id: SandboxId,
+        /// Why.
+        source: DetachError,
+    },
+    /// A file could not be written or read.
+    #[error("{step}")]
+    Disk {
+        /// What for.
+        step: &'static str,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+}
+
+/// What the client wants of a sandbox.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Whose it is.
+    pub metadata: Metadata,
+    /// Kept for the client.
+    pub labels: BTreeMap<String, String>,
+    /// Kept for the client.
+    pub annotations: BTreeMap<String, String>,
+    /// Kept for the client.
+    pub runtime_handler: String,
+    /// Which network it is on.
+    pub network: NetworkMode,
+}
+
+/// Which network a sandbox is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkMode {
+    /// One of its own.
+    Pod,
+    /// Its node's.
+    Node,
+}
+
+/// The sandboxes of one node.
+#[derive(Debug)]
+pub struct Sandboxes {
+    dir: NodeDir,
+    template: Template,
+    network: Network,
+    records: Records,
+    table: Mutex<BTreeMap<SandboxId, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    record: Record,
+    /// Held by whoever makes or unmakes the sandbox: one at a time.
+    turn: Arc<Mutex<()>>,
+}
+
+impl Sandboxes {
+    /// Reads the records of `dir` and puts right what a crash or a reboot left: see [`Sandboxes::recover`].
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError::Disk`] if the records cannot be read.
+    pub fn open(dir: NodeDir, template: Template, network: Network) -> Result<Self, SandboxError> {
+        let failed = |source| SandboxError::Disk {
+            step: "read the records of sandboxes",
+            source,
+        };
+        let records = Records::open(dir.sandboxes()).map_err(failed)?;
+        let loaded = records.load().map_err(failed)?;
+        let table = loaded
+            .into_iter()
+            .map(|record| (record.id.clone(), Entry::new(record)));
+        let sandboxes = Self {
+            dir,
+            template,
+            network,
+            records,
+            table: Mutex::new(table.collect()),
+        };
+        sandboxes.recover();
+        Ok(sandboxes)
+    }
+
+    /// Takes back what was being made when the last server ended, releases the network of sandboxes whose namespace is gone, and collects garbage. Failures are
+    /// logged, since a node with one broken sandbox must serve the others; the client's next Stop or Remove tries again.
+    fn recover(&self) {
+        for record in self.list() {
+            let outcome = match record.state {
+                State::Creating => self.remove(record.id.as_str()),
+                State::Ready if record.attached().is_some_and(|n| !self.network.is_live(n)) => {
+                    tracing::info!(sandbox = %record.id, pod = record.metadata.name, "namespace is gone; sandbox is not ready");
+                    self.stop(record.id.as_str())
+                }
+                State::Ready | State::NotReady => Ok(()),
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(sandbox = %record.id, error = %chain(&error), "sandbox not put right");
+            }
+        }
+        self.collect_garbage();
+    }
+
+    /// Reclaims addresses, namespaces and cached results that no sandbox has. What fails is logged and tried again by the next call.
+    ///
+    /// Each step lists what there is and looks it up in the table after that. A sandbox is in the table before it has anything, so what is not there
+    /// then was left behind, or has just been released.
+    pub fn collect_garbage(&self) {
+        let is_known = |id: &str| self.lock().contains_key(id);
+        for error in self.network.collect_garbage(is_known) {
+            tracing::warn!(error = %chain(&error), "garbage not collected");
+        }
+        if let Err(error) = self.reclaim_addresses(is_known) {
+            tracing::warn!(%error, "addresses not reclaimed");
+        }
+    }
+
+    /// Goes through all networks in the node's own directory, since an earlier configuration may have had another name. In a directory of the whole machine, others
+    /// have addresses too.
+    fn reclaim_addresses(&self, is_known: impl Fn(&str) -> bool) -> io::Result<()> {
+        let networks = match std::fs::read_dir(self.dir.networks()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            networks => networks?,
+        };
+        for network in networks {
+            let path = network?.path();
+            let reclaimed = host_local::reclaim(&path, |lease| is_known(&lease.container_id))?;
+            if !reclaimed.is_empty() {
+                let addresses = reclaimed.len();
+                tracing::info!(addresses, network = %path.display(), "reclaimed addresses that no sandbox had");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether pods can have a network now.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: there is no configuration, or a broken one.
+    pub fn network_ready(&self) -> Result<(), ConfigError> {
+        self.dir.network().map(drop)
+    }
+
+    /// Writes the node's network configuration from the template. Sandboxes that exist keep theirs.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError::Disk`].
+    pub fn configure(&self, cidrs: &PodCidrs) -> Result<(), SandboxError> {
+        let write = || {
+            let text = self.template.render(cidrs)?;
+            let net_d = self.dir.net_d();
+            std::fs::create_dir_all(&net_d)?;
+            let path = net_d.join(self.template.file_name());
+            if std::fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
+                return Ok(());
+            }
+            write_atomically(&path, text.as_bytes())?;
+            // The template of an earlier start would come first, or stay as a second network.
+            for other in Template::ALL
+                .iter()
+                .filter(|other| **other != self.template)
+            {
+                match std::fs::remove_file(net_d.join(other.file_name())) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            tracing::info!(podcidr = %cidrs, path = %path.display(), "wrote the network configuration");
+            Ok(())
+        };
+        write().map_err(|source| SandboxError::Disk {
+            step: "write the network configuration",
+            source,
+        })
+    }
+
+    /// Makes the sandbox, or returns the one that the pod has of this attempt.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError`]; nothing of the sandbox is left then, unless its network could not be taken down: it then stays, not ready.
+    pub fn run(&self, spec: &Spec) -> Result<SandboxId, SandboxError> {
+        loop {
+            let (id, turn) = self.reserve(spec);
+            let _turn = lock(&turn);
+            match self.get(id.as_str()) {
+                // Whoever made it before us failed and has taken it back.
+                Err(_) => {}
+                Ok(record) => match record.state {
+                    State::Ready => return Ok(id),
+                    State::Creating => return self.create(record, spec.network),
+                    State::NotReady => {
+                        return Err(SandboxError::Exists {
+                            id,
+                            metadata: record.metadata,
+                        });
+                    }
+                },
+            }
+        }
+    }
+
+    /// Takes the sandbox's network down. A sandbox that is stopped, or not there, is stopped already.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError`]: call again.
+    pub fn stop(&self, id: &str) -> Result<(), SandboxError> {
+        let Some(turn) = self.turn(id) else {
+            return Ok(());
+        };
+        let _turn = lock(&turn);
+        match self.get(id) {
+            Ok(record) => self.take_down(record).map(drop),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Stops and forgets the sandbox. One that is not there is removed already.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError`]: call again.
+    pub fn remove(&self, id: &str) -> Result<(), SandboxError> {
+        let Some(turn) = self.turn(id) else {
+            return Ok(());
+        };
+        let _turn = lock(&turn);
+        match self.get(id) {
+            Ok(record) => {
+                let record = self.take_down(record)?;
+                self.forget(&record.id)
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The sandbox of an id, or of a prefix that no other id has.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError::NotFound`].
+    pub fn get(&self, id: &str) -> Result<Record, SandboxError> {
+        let table = self.lock();
+        let entry = find(&table, id).ok_or_else(|| SandboxError::NotFound(id.to_owned()))?;
+        Ok(entry.record.clone())
+    }
+
+    /// All sandboxes, by id.
+    pub fn list(&self) -> Vec<Record> {
+        let table = self.lock();
+        table.values().map(|entry| entry.record.clone()).collect()
+    }
+
+    /// The sandbox of this pod and attempt, which is entered as one to be created if it is not there.
+    fn reserve(&self, spec: &Spec) -> (SandboxId, Arc<Mutex<()>>) {
+        let mut table = self.lock();
+        let is_same = |entry: &&Entry| {
+            let have = &entry.record.metadata;
+            (&have.uid, have.attempt) == (&spec.metadata.uid, spec.metadata.attempt)
+        };
+        if let Some(entry) = table.values().find(is_same) {
+            return (entry.record.id.clone(), entry.turn.clone());
+        }
+        let Spec {
+            metadata,
+            labels,
+            annotations,
+            runtime_handler,
+            network: _,
+        } = spec.clone();
+        let entry = Entry::new(Record {
+            id: SandboxId::random(),
+            metadata,
+            state: State::Creating,
+            created_at: now(),
+            labels,
+            annotations,
+            runtime_handler,
+            network: None,
+        });
+        let reserved = (entry.record.id.clone(), entry.turn.clone());
+        table.insert(entry.record.id.clone(), entry);
+        reserved
+    }
+
+    /// Makes a sandbox that is reserved. The caller has its turn.
+    fn create(&self, mut record: Record, mode: NetworkMode) -> Result<SandboxId, SandboxError> {
+        let id = record.id.clone();
+        match self.make(&mut record, mode) {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                let undone = self
+                    .take_down(record)
+                    .and_then(|record| self.forget(&record.id));
+                if let Err(error) = undone {
+                    tracing::warn!(sandbox = %id, error = %chain(&error), "sandbox not taken back; it stays, not ready");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn make(&self, record: &mut Record, mode: NetworkMode) -> Result<(), SandboxError> {
+        let id = record.id.clone();
+        let failed = |source| SandboxError::Attach {
+            id: id.clone(),
+            source,
+        };
+        if mode == NetworkMode::Node {
+            return self.settle(record, State::Ready);
+        }
+        let list = self
+            .dir
+            .network()
+            .map_err(|error| failed(AttachError::Config(error)))?;
+        let planned = self.network.plan(&id, &list);
+        record.network = Some(planned.clone());
+        self.settle(record, State::Creating)?;
+        let ips = self
+            .network
+            .attach(&id, &record.metadata, &planned, &list)
+            .map_err(failed)?;
+        if let Some(network) = &mut record.network {
+            network.ips = ips;
+        }
+        record.created_at = now();
+        self.settle(record, State::Ready)
+    }
+
+    /// Detaches the sandbox if it is attached, and records that it is not ready. The caller has its turn.
+    fn take_down(&self, mut record: Record) -> Result<Record, SandboxError> {
+        if let Some(network) = record.attached() {
+            let detached = self.network.detach(&record.id, &record.metadata, network);
+            if let Err(source) = detached {
+                // It may hold half of its network, so it is not ready; the record goes on saying that it is attached.
+                let id = record.id.clone();
+                self.settle(&mut record, State::NotReady)?;
+                return Err(SandboxError::Detach { id, source });
+            }
+        } else if record.state == State::NotReady {
+            return Ok(record);
+        }
+        if let Some(network) = &mut record.network {
+            network.attached = false;
+            network.ips.clear();
+        }
+        self.settle(&mut record, State::NotReady)?;
+        Ok(record)
+    }
+
+    /// Records a state, on disk first.
+    fn settle(&self, record: &mut Record, state: State) -> Result<(), SandboxError> {
+        record.state = state;
+        self.records
+            .write(record)
+            .map_err(|source| SandboxError::Disk {
+                step: "write the sandbox's record",
+                source,
+            })?;
+        if let Some(entry) = self.lock().get_mut(&record.id) {
+            entry.record = record.clone();
+        }
+        Ok(())
+    }
+
+    fn forget(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        self.records
+            .remove(id)
+            .map_err(|source| SandboxError::Disk {
+                step: "remove the sandbox's record",
+                source,
+            })?;
+        self.lock().remove(id);
+        Ok(())
+    }
+
+    fn turn(&self, id: &str) -> Option<Arc<Mutex<()>>> {
+        find(&self.lock(), id).map(|entry| entry.turn.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Entry>> {
+        lock(&self.table)
+    }
+}
+
+impl Entry {
+    fn new(record: Record) -> Self {
+        Self {
+            record,
+            turn: Arc::default(),
+        }
+    }
+}
+
+fn find<'a>(table: &'a BTreeMap<SandboxId, Entry>, id: &str) -> Option<&'a Entry> {
+    if id.is_empty() {
+        return None;
+    }
+    let from = (Bound::Included(id), Bound::Unbounded);
+    let mut matching = table
+        .range::<str, _>(from)
+        .take_while(|(key, _)| key.as_str().starts_with(id));
+    let (_, found) = matching.next()?;
+    matching.next().is_none().then_some(found)
+}
+
+/// What the mutexes guard is whole between any two statements, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    })
+}
+
+/// An error with its sources, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,375 @@
+//! The server over a unix socket, with real plugins in ledger mode.
+
+use std::{fs, path::Path};
+
+use podplane_client::endpoint;
+use podplane_proto::cri as wire;
+use podplane_proto::cri::{
+    NamespaceMode, RunPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
+};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tonic::{Code, Status, transport::Channel};
+
+use super::*;
+
+/// Our plugins, beside the test program's directory; `cargo build -p podplane-cni --bins` puts them there.
+fn own_plugins() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let dir = test.ancestors().nth(2).unwrap().to_owned();
+    assert!(
+        dir.join("host-local").exists(),
+        "no host-local in {}: run cargo build -p podplane-cni --bins",
+        dir.display()
+    );
+    dir
+}
+
+/// Debian's, or `None` with a visible line if the environment says to do without.
+fn peer_plugins() -> Option<PathBuf> {
+    let dir = PathBuf::from("/usr/lib/cni");
+    if dir.join("host-local").exists() {
+        return Some(dir);
+    }
+    let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
+    assert!(
+        skip.split(',').any(|word| word == "peers"),
+        "no host-local in {}: apt-get install containernetworking-plugins, or set PODPLANE_SKIP=peers",
+        dir.display()
+    );
+    println!("SKIPPED: needs containernetworking-plugins");
+    None
+}
+
+struct Server {
+    dir: TempDir,
+    config: Config,
+    stop: CancellationToken,
+    running: JoinSet<Result<(), Error>>,
+}
+
+impl Server {
+    async fn start(bin_dir: &Path) -> (Self, RuntimeServiceClient<Channel>) {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
+            nodes_dir: dir.path().join("nodes"),
+            network: NetworkMode::Ledger,
+            node_netns: None,
+            netns_dir: dir.path().join("netns"),
+            cni_bin_dirs: vec![bin_dir.to_owned()],
+            cni_template: Template::Containerd,
+            cni_timeout: Duration::from_secs(10),
+            cni_concurrency: 4,
+            gc_interval: Duration::from_secs(3600),
+        };
+        let mut server = Self {
+            dir,
+            config,
+            stop: CancellationToken::new(),
+            running: JoinSet::new(),
+        };
+        let client = server.launch().await;
+        (server, client)
+    }
+
+    /// Starts it and waits until it answers.
+    async fn launch(&mut self) -> RuntimeServiceClient<Channel> {
+        self.stop = CancellationToken::new();
+        self.running
+            .spawn(run(self.config.clone(), self.stop.clone()));
+        let socket = self.node().socket();
+        let endpoint = format!("unix:{}", socket.display());
+        let channel = endpoint::channel(&endpoint.parse().unwrap()).unwrap();
+        let mut client = RuntimeServiceClient::new(channel);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        while let Err(error) = client.version(wire::VersionRequest::default()).await {
+            assert!(tokio::time::Instant::now() < deadline, "{error}");
+            tokio::task::yield_now().await;
+        }
+        client
+    }
+
+    async fn end(&mut self) {
+        self.stop.cancel();
+        self.running.join_next().await.unwrap().unwrap().unwrap();
+    }
+
+    fn node(&self) -> NodeDir {
+        NodeDir::new(&self.config.nodes_dir, &self.config.nodes[0])
+    }
+
+    /// The addresses that have an allocation file.
+    fn leased(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.node().networks().join("containerd-net")) else {
+            return Vec::new();
+        };
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names
+            .filter(|name| name.parse::<std::net::IpAddr>().is_ok())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn request(uid: &str, attempt: u32, mode: NamespaceMode) -> RunPodSandboxRequest {
+    let options = wire::NamespaceOption {
+        network: mode.into(),
+        ..wire::NamespaceOption::default()
+    };
+    let linux = wire::LinuxPodSandboxConfig {
+        security_context: Some(wire::LinuxSandboxSecurityContext {
+            namespace_options: Some(options),
+            ..wire::LinuxSandboxSecurityContext::default()
+        }),
+        ..wire::LinuxPodSandboxConfig::default()
+    };
+    let metadata = wire::PodSandboxMetadata {
+        name: format!("pod-{uid}"),
+        uid: uid.into(),
+        namespace: "default".into(),
+        attempt,
+    };
+    RunPodSandboxRequest {
+        config: Some(wire::PodSandboxConfig {
+            metadata: Some(metadata),
+            labels: [("uid".to_owned(), uid.to_owned())].into(),
+            linux: Some(linux),
+            ..wire::PodSandboxConfig::default()
+        }),
+        runtime_handler: String::new(),
+    }
+}
+
+type Client = RuntimeServiceClient<Channel>;
+
+async fn run_pod(client: &mut Client, uid: &str) -> Result<String, Status> {
+    let request = request(uid, 0, NamespaceMode::Pod);
+    let answer = client.run_pod_sandbox(request).await?;
+    Ok(answer.into_inner().pod_sandbox_id)
+}
+
+async fn configure(client: &mut Client, pod_cidr: &str) -> Result<(), Status> {
+    let config = wire::RuntimeConfig {
+        network_config: Some(wire::NetworkConfig {
+            pod_cidr: pod_cidr.into(),
+        }),
+    };
+    let request = wire::UpdateRuntimeConfigRequest {
+        runtime_config: Some(config),
+    };
+    client.update_runtime_config(request).await.map(drop)
+}
+
+async fn network_ready(client: &mut Client) -> wire::RuntimeCondition {
+    let status = client.status(wire::StatusRequest::default()).await.unwrap();
+    let conditions = status.into_inner().status.unwrap().conditions;
+    assert!(conditions[0].status, "RuntimeReady");
+    conditions[1].clone()
+}
+
+async fn status(client: &mut Client, id: &str) -> Result<wire::PodSandboxStatus, Status> {
+    let request = wire::PodSandboxStatusRequest {
+        pod_sandbox_id: id.into(),
+        verbose: false,
+    };
+    let answer = client.pod_sandbox_status(request).await?;
+    Ok(answer.into_inner().status.unwrap())
+}
+
+async fn list(client: &mut Client, filter: wire::PodSandboxFilter) -> Vec<String> {
+    let request = wire::ListPodSandboxRequest {
+        filter: Some(filter),
+    };
+    let answer = client.list_pod_sandbox(request).await.unwrap();
+    let items = answer.into_inner().items.into_iter();
+    items.map(|item| item.metadata.unwrap().uid).collect()
+}
+
+async fn stop(client: &mut Client, id: &str) {
+    let request = wire::StopPodSandboxRequest {
+        pod_sandbox_id: id.into(),
+    };
+    client.stop_pod_sandbox(request).await.unwrap();
+}
+
+async fn remove(client: &mut Client, id: &str) {
+    let request = wire::RemovePodSandboxRequest {
+        pod_sandbox_id: id.into(),
+    };
+    client.remove_pod_sandbox(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_network_is_ready_when_the_pod_cidr_has_come() {
+    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let condition = network_ready(&mut client).await;
+    assert!(!condition.status);
+    assert_eq!(condition.reason, "NetworkPluginNotReady");
+    let refused = run_pod(&mut client, "a").await.unwrap_err();
+    assert!(
+        refused.message().contains("cni plugin not initialized"),
+        "{refused}"
+    );
+    let host = request("h", 0, NamespaceMode::Node);
+    let host = client.run_pod_sandbox(host).await.unwrap().into_inner();
+    let host = status(&mut client, &host.pod_sandbox_id).await.unwrap();
+    assert_eq!(host.network.unwrap().ip, "", "its node knows its address");
+
+    configure(&mut client, "").await.unwrap();
+    assert!(!network_ready(&mut client).await.status, "no podCIDR yet");
+    let bad = configure(&mut client, "10.0.0.1/24").await.unwrap_err();
+    assert_eq!(bad.code(), Code::InvalidArgument);
+    configure(&mut client, "10.1.0.0/24,fd00:1::/64")
+        .await
+        .unwrap();
+    assert!(network_ready(&mut client).await.status);
+    let id = run_pod(&mut client, "a").await.unwrap();
+    let network = status(&mut client, &id).await.unwrap().network.unwrap();
+    assert_eq!(network.ip, "10.1.0.2");
+    assert_eq!(network.additional_ips[0].ip, "fd00:1::2");
+    server.end().await;
+}
+
+async fn life_of_a_sandbox(bin_dir: &Path) {
+    let (mut server, mut client) = Server::start(bin_dir).await;
+    configure(&mut client, "10.1.0.0/30").await.unwrap();
+    let id = run_pod(&mut client, "a").await.unwrap();
+    assert_eq!(run_pod(&mut client, "a").await.unwrap(), id, "the same one");
+    assert_eq!(server.leased(), ["10.1.0.2"]);
+
+    let full = run_pod(&mut client, "b").await.unwrap_err();
+    assert_eq!(full.code(), Code::Unknown);
+    let (before, after) = full.message().split_once(" for sandbox \"").unwrap();
+    assert_eq!(before, "failed to setup network");
+    assert_eq!(
+        &after[SandboxId::LEN..],
+        "\": plugin type=\"host-local\" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2"
+    );
+    let all = wire::PodSandboxFilter::default();
+    assert_eq!(
+        list(&mut client, all.clone()).await,
+        ["a"],
+        "nothing left of b"
+    );
+
+    stop(&mut client, &id).await;
+    stop(&mut client, &id).await;
+    assert!(server.leased().is_empty());
+    let stopped = status(&mut client, &id[..12]).await.unwrap();
+    assert_eq!(stopped.state(), wire::PodSandboxState::SandboxNotready);
+    let again = run_pod(&mut client, "a").await.unwrap_err();
+    assert_eq!(again.code(), Code::AlreadyExists);
+    let next = request("a", 1, NamespaceMode::Pod);
+    client.run_pod_sandbox(next).await.unwrap();
+    let ready = wire::PodSandboxFilter {
+        state: Some(wire::PodSandboxStateValue::default()),
+        label_selector: [("uid".to_owned(), "a".to_owned())].into(),
+        ..all.clone()
+    };
+    assert_eq!(list(&mut client, ready).await, ["a"]);
+    assert_eq!(list(&mut client, all).await, ["a", "a"]);
+
+    remove(&mut client, &id).await;
+    remove(&mut client, &id).await;
+    stop(&mut client, &id).await;
+    let gone = status(&mut client, &id).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound);
+    server.end().await;
+}
+
+use super::record::SandboxId;
+
+#[tokio::test]
+async fn a_sandbox_lives_once_and_its_steps_can_be_repeated() {
+    life_of_a_sandbox(&own_plugins()).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_lives_with_plugins_of_others() {
+    if let Some(dir) = peer_plugins() {
+        life_of_a_sandbox(&dir).await;
+    }
+}
+
+#[tokio::test]
+async fn the_same_sandbox_asked_for_twice_at_once_is_made_once() {
+    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    configure(&mut client, "10.1.0.0/24").await.unwrap();
+    let mut other = client.clone();
+    let (a, b) = tokio::join!(run_pod(&mut client, "a"), run_pod(&mut other, "a"));
+    assert_eq!(a.unwrap(), b.unwrap());
+    assert_eq!(server.leased().len(), 1);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_restart_keeps_what_lives_and_reclaims_what_has_no_owner() {
+    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    configure(&mut client, "10.1.0.0/24").await.unwrap();
+    let kept = run_pod(&mut client, "kept").await.unwrap();
+    let half = run_pod(&mut client, "half").await.unwrap();
+    let lost = run_pod(&mut client, "lost").await.unwrap();
+    server.end().await;
+
+    // As if it had been killed while it made `half`, and after a record was lost.
+    let sandboxes = server.node().sandboxes();
+    let record = sandboxes.join(format!("{half}.json"));
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replace("\"Ready\"", "\"Creating\"")).unwrap();
+    fs::remove_file(sandboxes.join(format!("{lost}.json"))).unwrap();
+    let leases = server.node().networks().join("containerd-net");
+    fs::write(leases.join("10.1.0.77"), "stranger\r\neth0").unwrap();
+    assert_eq!(server.leased().len(), 4);
+
+    let mut client = server.launch().await;
+    assert_eq!(server.leased(), ["10.1.0.2"]);
+    let all = wire::PodSandboxFilter::default();
+    assert_eq!(list(&mut client, all).await, ["kept"]);
+    let kept = status(&mut client, &kept).await.unwrap();
+    assert_eq!(kept.state(), wire::PodSandboxState::SandboxReady);
+    assert!(network_ready(&mut client).await.status, "net.d is durable");
+    server.end().await;
+    drop(server.dir);
+}
+
+#[tokio::test]
+async fn what_needs_containers_is_answered_clearly() {
+    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let listed = client.list_containers(wire::ListContainersRequest::default());
+    assert!(listed.await.unwrap().into_inner().containers.is_empty());
+    let of = |id: &str| wire::ContainerStatusRequest {
+        container_id: id.into(),
+        verbose: false,
+    };
+    let missing = client.container_status(of("x")).await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
+    let exec = client.exec(wire::ExecRequest::default()).await.unwrap_err();
+    assert_eq!(exec.code(), Code::Unimplemented);
+    let unnamed = client.run_pod_sandbox(RunPodSandboxRequest::default());
+    assert_eq!(unnamed.await.unwrap_err().code(), Code::InvalidArgument);
+    let mut odd = request("a;b=c", 0, NamespaceMode::Pod);
+    assert_eq!(
+        client
+            .run_pod_sandbox(odd.clone())
+            .await
+            .unwrap_err()
+            .code(),
+        Code::InvalidArgument,
+        "CNI_ARGS cannot carry it"
+    );
+    odd.config = None;
+    assert!(client.run_pod_sandbox(odd).await.is_err());
+    server.end().await;
+}
+
+#[tokio::test]
+async fn kernel_mode_serves_one_node() {
+    let (mut server, _) = Server::start(&own_plugins()).await;
+    let mut config = server.config.clone();
+    config.network = NetworkMode::Kernel;
+    let refused = run(config, CancellationToken::new()).await.unwrap_err();
+    assert!(matches!(refused, Error::OneNode(2)), "{refused}");
+    server.end().await;
+}

@@ -1,0 +1,180 @@
+//! The files of a node: `<nodes-dir>/NODE/{net.d,networks,results,sandboxes,cri.sock}`.
+
+use std::{
+    fmt, fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use podplane_cni::types::{ConfigError, NetworkConfigList};
+use serde_json::Value;
+
+/// The name of a node: a DNS subdomain, and so also a file name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeName(String);
+
+/// A name that no node can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no node name: want a DNS subdomain of at most 253 lower case letters, digits, '-' and '.', such as node-1"
+)]
+pub struct NodeNameError(String);
+
+impl NodeName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for NodeName {
+    type Err = NodeNameError;
+
+    fn from_str(text: &str) -> Result<Self, NodeNameError> {
+        let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let is_label = |label: &str| {
+            let bytes = label.as_bytes();
+            bytes.first().is_some_and(alphanumeric)
+                && bytes.last().is_some_and(alphanumeric)
+                && bytes.iter().all(|byte| alphanumeric(byte) || *byte == b'-')
+        };
+        if text.len() <= 253 && text.split('.').all(is_label) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(NodeNameError(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The directory of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeDir(PathBuf);
+
+impl NodeDir {
+    /// The directory of `node` below `nodes_dir`.
+    pub fn new(nodes_dir: &Path, node: &NodeName) -> Self {
+        Self(nodes_dir.join(node.as_str()))
+    }
+
+    /// CNI configurations; the first in lexical order is the node's network.
+    pub fn net_d(&self) -> PathBuf {
+        self.0.join("net.d")
+    }
+
+    /// Where host-local keeps a directory for each network.
+    pub fn networks(&self) -> PathBuf {
+        self.0.join("networks")
+    }
+
+    /// The directory in which the CNI runtime keeps `results`.
+    pub fn cni_cache(&self) -> &Path {
+        &self.0
+    }
+
+    /// Records of sandboxes.
+    pub fn sandboxes(&self) -> PathBuf {
+        self.0.join("sandboxes")
+    }
+
+    /// The CRI server's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("cri.sock")
+    }
+
+    /// The node's network: the first configuration of `net.d`.
+    ///
+    /// A host-local section that says nothing of `dataDir` gets [`NodeDir::networks`], where the reference would use a directory of
+    /// the whole machine. It is put in here, when the configuration is used, because kubenet's had no such member.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: `NoneFound` until there is a configuration.
+    pub fn network(&self) -> Result<NetworkConfigList, ConfigError> {
+        let mut list = NetworkConfigList::load_first(&self.net_d())?;
+        let networks = self.networks();
+        for plugin in &mut list.plugins {
+            let Some(Value::Object(ipam)) = plugin.get_mut("ipam") else {
+                continue;
+            };
+            if ipam.get("type").and_then(Value::as_str) == Some("host-local") {
+                ipam.entry("dataDir")
+                    .or_insert_with(|| networks.to_string_lossy().into());
+            }
+        }
+        list.bytes = serde_json::json!({
+            "cniVersion": list.cni_version,
+            "name": list.name,
+            "disableCheck": list.disable_check,
+            "disableGC": list.disable_gc,
+            "plugins": list.plugins,
+        })
+        .to_string()
+        .into_bytes();
+        Ok(list)
+    }
+}
+
+/// Writes a file in one step: readers find the old text, the new one, or none.
+///
+/// The text is not forced to the disk: what these files describe (namespaces, sockets) does not outlive a power failure either, or is
+/// written again by the next start.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn write_atomically(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    fs::File::create(&new)?.write_all(text)?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_name_is_a_file_name() {
+        for name in ["a", "node-1", "ip-10-0-0-1.eu.example"] {
+            assert!(name.parse::<NodeName>().is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", "a/b", "../a", "A", "-a", "a-", "a..b", "a b"] {
+            assert!(name.parse::<NodeName>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_nodes_own_directory_is_put_in_when_the_configuration_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = NodeDir::new(dir.path(), &"n".parse().unwrap());
+        fs::create_dir_all(node.net_d()).unwrap();
+        let write = |ipam: &str| {
+            let text = format!(r#"{{"name": "x", "type": "bridge", "ipam": {ipam}}}"#);
+            fs::write(node.net_d().join("10-x.conf"), text).unwrap();
+            node.network().unwrap()
+        };
+        let list = write(r#"{"type": "host-local"}"#);
+        let own = node.networks().to_string_lossy().into_owned();
+        assert_eq!(list.plugins[0]["ipam"]["dataDir"], own);
+        let cached = NetworkConfigList::from_list(&list.bytes).unwrap();
+        assert_eq!(
+            cached.plugins, list.plugins,
+            "the cache keeps what was used"
+        );
+        let list = write(r#"{"type": "host-local", "dataDir": "/elsewhere"}"#);
+        assert_eq!(list.plugins[0]["ipam"]["dataDir"], "/elsewhere");
+        assert!(
+            write(r#"{"type": "dhcp"}"#).plugins[0]["ipam"]
+                .get("dataDir")
+                .is_none()
+        );
+    }
+}
