@@ -9,9 +9,9 @@
 //! [`skel`] for what all plugin programs share.
 #![warn(missing_docs)]
 
-// pub mod bridge;
+pub mod bridge;
 pub mod host_local;
-// pub mod loopback;
+pub mod loopback;
 pub mod netlink;
 pub mod netns;
 pub mod runtime;

@@ -6,10 +6,10 @@ use ipnet::IpNet;
 
 use super::{
     config::Config,
-    range::{self, Range, RangeSet},
+    range::{Range, RangeSet},
     store::Locked,
 };
-use crate::types::IpConfig;
+use crate::types::{IpConfig, next_ip};
 
 /// The candidates of a set, each once, from the one after `last` on; the reference's order.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl<'a> Iterator for Candidates<'a> {
                     self.range = (self.range + 1) % self.ranges.len();
                     self.ranges[self.range].start()
                 }
-                Some(current) => range::add(current, 1),
+                Some(current) => next_ip(current),
             };
             if self.first == Some(next) {
                 return None;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::range::{RangeSet, RangeSpec};
 use crate::{
     runtime::ValidAttachment,
-    types::{CniError, GoCidr, GoIp, NetworkConfigList, Route, Version, json, parse_ip},
+    types::{CniError, GoCidr, GoIp, NetworkConfigList, Route, Version, cni_arg, json, parse_ip},
 };
 
 /// Where the reference keeps its networks.
@@ -173,7 +173,10 @@ impl Config {
             args,
         } = document;
         let ipam = ipam.ok_or("IPAM config missing 'ipam' key")?;
-        let mut requested: Vec<_> = requested_by_args(cni_args)?.into_iter().collect();
+        let parse =
+            |text: &str| requested_ip(text).map_err(|_| format!("invalid IP address {text}"));
+        let wish = cni_arg(cni_args, "IP", parse)?;
+        let mut requested: Vec<_> = wish.into_iter().collect();
         for text in args.cni.ips.iter().chain(&runtimeconfig.ips) {
             requested.push(requested_ip(text.as_deref().unwrap_or_default())?);
         }
@@ -245,52 +248,6 @@ fn requested_ip(text: &str) -> Result<IpAddr, String> {
         return Ok(net.addr().to_canonical());
     }
     parse_ip(text)
-}
-
-/// The `IP` of `CNI_ARGS` (`K=V;K=V`). Keys are case-sensitive, the last of several counts.
-fn requested_by_args(args: &str) -> Result<Option<IpAddr>, String> {
-    if args.is_empty() {
-        return Ok(None);
-    }
-    let (mut ip, mut ignore_unknown, mut unknown) = (None, false, Vec::new());
-    for pair in args.split(';') {
-        let (key, value) = match pair.split_once('=') {
-            Some((key, value)) if !value.contains('=') => (key, value),
-            _ => return Err(format!("ARGS: invalid pair {}", json::go_quote(pair))),
-        };
-        let bad = |why: String| {
-            format!(
-                "ARGS: error parsing value of pair {}: {why}",
-                json::go_quote(pair)
-            )
-        };
-        match key {
-            "IP" if value.is_empty() => ip = None,
-            "IP" => {
-                let parsed = requested_ip(value);
-                ip = Some(parsed.map_err(|_| bad(format!("invalid IP address {value}")))?);
-            }
-            "IgnoreUnknown" => {
-                ignore_unknown = match value.to_lowercase().as_str() {
-                    "1" | "true" => true,
-                    "0" | "false" => false,
-                    _ => {
-                        return Err(bad(format!(
-                            "boolean unmarshal error: invalid input {value}"
-                        )));
-                    }
-                }
-            }
-            _ => unknown.push(pair),
-        }
-    }
-    if !unknown.is_empty() && !ignore_unknown {
-        return Err(format!(
-            "ARGS: unknown args {}",
-            json::go_quote_list(&unknown)
-        ));
-    }
-    Ok(ip)
 }
 
 /// `cni.dev/valid-attachments` of a GC: absent is not the same as empty.

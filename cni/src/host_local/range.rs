@@ -2,10 +2,12 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr},
 };
 
 use ipnet::IpNet;
+
+use crate::types::next_ip;
 
 /// The addresses of a subnet that may be given out: `start` to `end`, without the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +44,9 @@ impl RangeSpec {
                 subnet.network()
             ));
         }
-        let first = add(subnet.network(), 1);
+        let first = next_ip(subnet.network());
         let last = match subnet {
-            IpNet::V4(net) => sub(net.broadcast().into(), 1),
+            IpNet::V4(net) => Ipv4Addr::from_bits(net.broadcast().to_bits() - 1).into(),
             // IPv6 has no broadcast address; the reference gives out the all-ones address too.
             IpNet::V6(net) => net.broadcast().into(),
         };
@@ -190,20 +192,5 @@ fn bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_bits().into(),
         IpAddr::V6(ip) => ip.to_bits(),
-    }
-}
-
-/// The address `n` further on; it wraps within its family, which no caller lets happen.
-pub(super) fn add(ip: IpAddr, n: u8) -> IpAddr {
-    match ip {
-        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_add(n.into())).into(),
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().wrapping_add(n.into())).into(),
-    }
-}
-
-fn sub(ip: IpAddr, n: u8) -> IpAddr {
-    match ip {
-        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_sub(n.into())).into(),
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().wrapping_sub(n.into())).into(),
     }
 }

@@ -260,6 +260,16 @@ impl Request {
         )
     }
 
+    /// Lets a bridge port talk to ports that are not isolated only.
+    #[must_use]
+    pub fn isolated(index: u32) -> Self {
+        port(
+            format_args!("isolate link {index}"),
+            index,
+            InfoBridgePort::Isolated(true),
+        )
+    }
+
     /// Deletes a link; the other end of a veth pair goes with it.
     #[must_use]
     pub fn delete_link(index: u32) -> Self {

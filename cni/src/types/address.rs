@@ -1,6 +1,6 @@
 //! Addresses as Go reads them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -23,6 +23,14 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
 pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .map_err(|_| format!("invalid CIDR address: {text}"))
+}
+
+/// The next address. It wraps at the end of its family, where no subnet's host can be.
+pub(crate) fn next_ip(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_add(1)).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().wrapping_add(1)).into(),
+    }
 }
 
 /// An address in a configuration; the empty string is none.

@@ -1,6 +1,7 @@
 //! What the CNI specification defines: versions, errors, results and network configuration.
 
 mod address;
+mod args;
 mod config;
 mod error;
 pub mod json;
@@ -8,8 +9,9 @@ mod result;
 pub mod validate;
 mod version;
 
-pub(crate) use address::{GoCidr, GoIp};
+pub(crate) use address::{GoCidr, GoIp, next_ip};
 pub use address::{parse_cidr, parse_ip};
+pub(crate) use args::cni_arg;
 pub use config::{ConfigError, NetworkConfigList, PluginConfig};
 pub use error::{CniError, code};
 pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};

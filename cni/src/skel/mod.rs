@@ -2,6 +2,8 @@
 //!
 //! The order of the checks is the reference's, and observable.
 
+mod ipam;
+
 use std::{
     ffi::OsString,
     fs::File,
@@ -11,6 +13,7 @@ use std::{
     process::ExitCode,
 };
 
+pub use ipam::Ipam;
 use serde::Deserialize;
 
 use crate::{
@@ -71,6 +74,18 @@ pub trait Plugin: panic::RefUnwindSafe {
     /// # Errors
     /// The error to print; code 50 or 51.
     fn status(&self, call: &Call) -> Result<(), CniError>;
+}
+
+/// An error with all its causes, on one line.
+#[must_use]
+pub fn text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
 }
 
 /// The `main` of a plugin program.
@@ -333,5 +348,4 @@ fn refuse_own_netns(call: &Call, env: &dyn Fn(&str) -> Option<OsString>) -> Resu
 }
 
 #[cfg(test)]
-#[path = "skel_tests.rs"]
 mod tests;

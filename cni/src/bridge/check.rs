@@ -1,0 +1,100 @@
+//! CHECK: is everything as the previous result says.
+
+use std::path::Path;
+
+use super::config::Config;
+use crate::{
+    netlink::{Link, Netlink, NetlinkError},
+    skel::{Call, text},
+    types::{CniError, CniResult, Interface},
+};
+
+pub(super) fn check(call: &Call, config: &Config) -> Result<(), CniError> {
+    let previous = config.previous.as_ref();
+    let previous = previous.ok_or_else(|| CniError::internal("Required prevResult missing"))?;
+    find_faults(call, config, previous)
+        .map_err(|error| CniError::internal(text(&error)))?
+        .map_or(Ok(()), |fault| Err(CniError::internal(fault)))
+}
+
+/// The first thing that is not as it should be.
+fn find_faults(
+    call: &Call,
+    config: &Config,
+    previous: &CniResult,
+) -> Result<Option<String>, NetlinkError> {
+    let of_container = |i: &&Interface| i.name == call.ifname && i.sandbox == call.netns;
+    let Some(container) = previous.interfaces.iter().find(of_container) else {
+        return Ok(Some(format!(
+            "prevResult has no interface {} in {}",
+            call.ifname, call.netns
+        )));
+    };
+    let mut host = Netlink::open()?;
+    let bridge = match host.link(&config.bridge)? {
+        Some(link) if link.kind == "bridge" => link,
+        Some(_) => return Ok(Some(format!("link {} is not a bridge", config.bridge))),
+        None => return Ok(Some(format!("bridge {} not found", config.bridge))),
+    };
+    if config.promiscuous && !bridge.is_promiscuous {
+        return Ok(Some(format!(
+            "bridge {} is not in promiscuous mode",
+            bridge.name
+        )));
+    }
+    let on_host = previous
+        .interfaces
+        .iter()
+        .filter(|i| i.sandbox.is_empty() && i.name != config.bridge);
+    for port in on_host {
+        match host.link(&port.name)? {
+            Some(link) if link.controller != Some(bridge.index) => {
+                return Ok(Some(format!(
+                    "link {} is not a port of {}",
+                    port.name, bridge.name
+                )));
+            }
+            Some(link) => {
+                if let Some(fault) = differs(port, &link) {
+                    return Ok(Some(fault));
+                }
+            }
+            None => return Ok(Some(format!("link {} not found", port.name))),
+        }
+    }
+    let mut inside = Netlink::open_in(Path::new(&call.netns))?;
+    let Some(link) = inside.link(&call.ifname)? else {
+        return Ok(Some(format!(
+            "link {} not found in {}",
+            call.ifname, call.netns
+        )));
+    };
+    if let Some(fault) = differs(container, &link) {
+        return Ok(Some(fault));
+    }
+    let addresses = inside.addresses(link.index)?;
+    let missing = previous
+        .ips
+        .iter()
+        .find(|ip| !addresses.iter().any(|address| address.net == ip.address));
+    if let Some(ip) = missing {
+        return Ok(Some(format!(
+            "address {} not found on {}",
+            ip.address, call.ifname
+        )));
+    }
+    let routes = inside.routes()?;
+    let is_there = |dst: &ipnet::IpNet| routes.iter().any(|route| route.destination == dst.trunc());
+    let missing = previous
+        .routes
+        .iter()
+        .filter_map(|route| route.dst)
+        .find(|dst| !is_there(dst));
+    Ok(missing.map(|dst| format!("route to {dst} not found in {}", call.netns)))
+}
+
+fn differs(expected: &Interface, link: &Link) -> Option<String> {
+    let (Interface { name, mac, .. }, found) = (expected, link.mac_text());
+    let differs = !mac.is_empty() && !mac.eq_ignore_ascii_case(&found);
+    differs.then(|| format!("link {name} has the hardware address {found}, expected {mac}"))
+}

@@ -1,0 +1,54 @@
+//! `CNI_ARGS`: `K=V;K=V`.
+
+use super::json::go_quote;
+
+/// Reads the value of the one key that a plugin knows; of several the last counts. Keys are
+/// case-sensitive, and other keys are an error unless `IgnoreUnknown` is among them.
+///
+/// # Errors
+/// The reference's texts.
+pub(crate) fn cni_arg<T>(
+    args: &str,
+    known: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    if args.is_empty() {
+        return Ok(None);
+    }
+    let (mut found, mut ignore_unknown, mut unknown) = (None, false, Vec::new());
+    for pair in args.split(';') {
+        let (key, value) = match pair.split_once('=') {
+            Some((key, value)) if !value.contains('=') => (key, value),
+            _ => return Err(format!("ARGS: invalid pair {}", go_quote(pair))),
+        };
+        let bad = |why: String| {
+            format!(
+                "ARGS: error parsing value of pair {}: {why}",
+                go_quote(pair)
+            )
+        };
+        match key {
+            key if key == known && value.is_empty() => found = None,
+            key if key == known => found = Some(parse(value).map_err(bad)?),
+            "IgnoreUnknown" => {
+                ignore_unknown = match value.to_lowercase().as_str() {
+                    "1" | "true" => true,
+                    "0" | "false" => false,
+                    _ => {
+                        return Err(bad(format!(
+                            "boolean unmarshal error: invalid input {value}"
+                        )));
+                    }
+                }
+            }
+            _ => unknown.push(pair),
+        }
+    }
+    if !unknown.is_empty() && !ignore_unknown {
+        return Err(format!(
+            "ARGS: unknown args {}",
+            super::json::go_quote_list(&unknown)
+        ));
+    }
+    Ok(found)
+}
