@@ -1,1 +1,111 @@
-fn main() {}
+//! `podplane`: the one program that people run. Every service is a subcommand of it, and so is every tool.
+//!
+//! [`Command`] is the table of contents. Each command is a module of [`commands`] with its `Args` and a `run`, which is not async: a
+//! command that enters namespaces must do so before any thread starts, so each makes its own runtime ([`global::block_on`]).
+
+mod commands;
+mod global;
+mod output;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    commands::completion,
+    global::{Global, GlobalArgs},
+};
+
+/// The life of a pod's IP address: a small Kubernetes control plane on one machine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "podplane",
+    version,
+    propagate_version = true,
+    max_term_width = 120,
+    after_help = "Examples:\n  podplane up --nodes 3 --detach\n  podplane run web --replicas 6 --wait\n  podplane get pods -o wide\n  podplane down"
+)]
+struct Cli {
+    #[command(flatten)]
+    global: GlobalArgs,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Completion(completion::Args),
+}
+
+fn main() -> ExitCode {
+    let Cli { global, command } = Cli::parse();
+    let done = Global::try_from(global).and_then(|global| dispatch(command, &global));
+    done.unwrap_or_else(|error| report::failure(&error))
+}
+
+fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Completion(args) => completion::run(args, global),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_tree_of_commands_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_of_every_command_has_an_example() {
+        fn check(command: &clap::Command) {
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(
+                help.contains("Example") && help.contains("podplane "),
+                "{}: {help:?}",
+                command.get_name()
+            );
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn usage_errors_exit_with_2() {
+        for line in [
+            "podplane",
+            "podplane get",
+            "podplane get sheep",
+            "podplane get pods -o tables",
+            "podplane apply",
+            "podplane delete",
+            "podplane --server nowhere get pods",
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn globals_are_taken_after_the_command_too() {
+        for line in [
+            "podplane --data-dir /d --server 127.0.0.1:1 get pods",
+            "podplane get pods --data-dir /d --server 127.0.0.1:1",
+        ] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            let global = Global::try_from(cli.global).unwrap();
+            assert_eq!(global.data_dir.to_str(), Some("/d"));
+            assert_eq!(global.server().unwrap().to_string(), "http://127.0.0.1:1");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The data directory: what is where in it, whose it is, and who runs on it.
+
+use std::{
+    fs::{self, DirBuilder, File, Permissions, TryLockError},
+    io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use podplane_kubelet::node_dir::write_atomically;
+use podplane_telemetry::server::MAX_SOCKET_PATH;
+use serde::{Deserialize, Serialize};
+
+use super::settings::{Settings, read_json};
+
+/// What the file `VERSION` says. It changes when an older program could no longer read what a newer one wrote.
+const FORMAT: &str = "1";
+
+/// Room for `/nodes/NAME/cri.sock` of a node that `up` names.
+const LONGEST_SOCKET: usize = "/nodes/node-9999/cri.sock".len();
+
+/// The directory of one cluster.
+///
+/// ```text
+/// VERSION             the format of all this
+/// cluster.json        flags and nodes; survives `down`
+/// lock                held by the supervisor
+/// members             held by every process of the cluster
+/// supervisor.json     what runs; stale unless the lock is held
+/// control.sock        podplane.cluster.v1
+/// *.address           where services listen
+/// store/ logs/ nodes/
+/// run/                a tmpfs in the supervisor's mount namespace: network namespaces
+/// ```
+#[derive(Clone, Debug)]
+pub(crate) struct DataDir(PathBuf);
+
+/// What is kept of a cluster while it is down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) settings: Settings,
+    /// By place: a node keeps its own, and with it the address of its uplink, as long as it lives.
+    pub(crate) nodes: Vec<Member>,
+}
+
+/// A node of this cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    pub(crate) place: u32,
+}
+
+/// What the supervisor tells of itself to those who must enter its namespaces before they can start a thread.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Running {
+    pub(crate) pid: i32,
+    /// Whether pods have devices, in the supervisor's mount (and perhaps user) namespace.
+    pub(crate) kernel: bool,
+    /// Why, or why not.
+    pub(crate) reason: String,
+}
+
+impl DataDir {
+    /// A directory that may or may not exist.
+    pub(crate) fn new(path: &Path) -> anyhow::Result<Self> {
+        let path = std::path::absolute(path).context("find the current directory")?;
+        Ok(Self(path))
+    }
+
+    /// Makes the directory what it must be: private, of this format, and short enough for sockets in it.
+    pub(crate) fn prepare(&self) -> anyhow::Result<()> {
+        let name_it = || format!("prepare the data directory {}", self.0.display());
+        let longest = self.0.as_os_str().len() + LONGEST_SOCKET;
+        anyhow::ensure!(
+            longest <= MAX_SOCKET_PATH,
+            "the data directory {} is too long a name: sockets in it would have {longest} bytes, and Linux allows {MAX_SOCKET_PATH}",
+            self.0.display()
+        );
+        if self.is_ours()? {
+            fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
+        } else {
+            let is_empty = match fs::read_dir(&self.0) {
+                Ok(mut entries) => entries.next().is_none(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+                Err(error) => return Err(error).with_context(name_it),
+            };
+            anyhow::ensure!(
+                is_empty,
+                "{} is not empty and has no file VERSION: it is no data directory of podplane",
+                self.0.display()
+            );
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.0).with_context(name_it)?;
+            fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
+            write_atomically(&self.0.join("VERSION"), format!("{FORMAT}\n").as_bytes()).with_context(name_it)?;
+        }
+        for dir in ["logs", "nodes", "run"] {
+            fs::create_dir_all(self.0.join(dir)).with_context(name_it)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is a cluster's data, of this format. Another format is an error.
+    pub(crate) fn is_ours(&self) -> anyhow::Result<bool> {
+        let path = self.0.join("VERSION");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+        };
+        anyhow::ensure!(
+            text.trim() == FORMAT,
+            "{} has data of format {:?}, and this podplane reads format {FORMAT:?}: use the podplane that wrote it, or another --data-dir",
+            self.0.display(),
+            text.trim()
+        );
+        Ok(true)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn log(&self, service: &str) -> PathBuf {
+        self.0.join("logs").join(format!("{service}.log"))
+    }
+
+    pub(crate) fn address_file(&self, service: &str) -> PathBuf {
+        self.0.join(format!("{service}.address"))
+    }
+
+    pub(crate) fn nodes(&self) -> PathBuf {
+        self.0.join("nodes")
+    }
+
+    pub(crate) fn run(&self) -> PathBuf {
+        self.0.join("run")
+    }
+
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        self.0.join("control.sock")
+    }
+
+    /// What is kept; absent before the first start.
+    pub(crate) fn record(&self) -> anyhow::Result<Option<Record>> {
+        read_json(&self.0.join("cluster.json"))
+    }
+
+    pub(crate) fn write_record(&self, record: &Record) -> anyhow::Result<()> {
+        self.write_json("cluster.json", record)
+    }
+
+    pub(crate) fn write_running(&self, running: &Running) -> anyhow::Result<()> {
+        self.write_json("supervisor.json", running)
+    }
+
+    fn write_json(&self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
+        let path = self.0.join(name);
+        let mut text = serde_json::to_vec_pretty(value).context("encode JSON")?;
+        text.push(b'\n');
+        write_atomically(&path, &text).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Becomes the directory's supervisor; absent if there is one already. Ends with the file that is returned.
+    pub(crate) fn lock(&self) -> anyhow::Result<Option<File>> {
+        let path = self.0.join("lock");
+        let file = File::create(&path).with_context(|| format!("open {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+        }
+    }
+
+    /// Whether a supervisor has the lock. Asking takes it for a moment, shared, so that those who ask do not see each other.
+    pub(crate) fn is_locked(&self) -> anyhow::Result<bool> {
+        let path = self.0.join("lock");
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error).with_context(|| format!("open {}", path.display())),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+        }
+    }
+
+    /// The file whose lock every process of a cluster shares by inheritance. It is free when the last of them is gone.
+    pub(crate) fn members(&self) -> anyhow::Result<File> {
+        let path = self.0.join("members");
+        File::create(&path).with_context(|| format!("open {}", path.display()))
+    }
+
+    /// The supervisor that runs here; absent if none does.
+    pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
+        if self.is_locked()? {
+            read_json(&self.0.join("supervisor.json"))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Removes what says that something runs here.
+    pub(crate) fn clear_running(&self) -> anyhow::Result<()> {
+        let mut stale = vec![self.0.join("supervisor.json"), self.control_socket()];
+        let entries = fs::read_dir(&self.0).with_context(|| format!("read {}", self.0.display()))?;
+        for entry in entries {
+            let path = entry.with_context(|| format!("read {}", self.0.display()))?.path();
+            if path.extension().is_some_and(|extension| extension == "address") {
+                stale.push(path);
+            }
+        }
+        stale.iter().try_for_each(|path| remove_file(path))
+    }
+
+    /// Removes the directory, which must be a cluster's.
+    pub(crate) fn purge(&self) -> anyhow::Result<()> {
+        if self.is_ours()? {
+            fs::remove_dir_all(&self.0).with_context(|| format!("remove {}", self.0.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn remove_file(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Record {
+    /// What `settings` make of this: nodes stay as they are unless their number is another. Returns the names that are no more.
+    pub(crate) fn apply(&mut self, settings: Settings) -> Vec<String> {
+        let fresh = self.nodes.is_empty() && self.settings.nodes == settings.nodes;
+        let resized = self.settings.nodes != settings.nodes;
+        let wanted = usize::try_from(settings.nodes).unwrap_or(usize::MAX);
+        self.settings = settings;
+        if !fresh && !resized {
+            return Vec::new();
+        }
+        let gone = self.nodes.split_off(wanted.min(self.nodes.len()));
+        let mut number = 0;
+        while self.nodes.len() < wanted {
+            let name = format!("node-{number}");
+            if !self.has(&name) {
+                self.add(name);
+            }
+            number += 1;
+        }
+        gone.into_iter().map(|node| node.name).collect()
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.nodes.iter().any(|node| node.name == name)
+    }
+
+    /// Adds a node at the first place that is free.
+    pub(crate) fn add(&mut self, name: String) -> Member {
+        let taken: std::collections::BTreeSet<_> = self.nodes.iter().map(|node| node.place).collect();
+        let place = (0..).find(|place| !taken.contains(place)).unwrap_or(u32::MAX);
+        let member = Member { name, place };
+        self.nodes.push(member.clone());
+        member
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir() -> (tempfile::TempDir, DataDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::new(&dir.path().join("d")).unwrap();
+        (dir, data_dir)
+    }
+
+    fn settings(nodes: u32) -> Settings {
+        Settings {
+            nodes,
+            ..Settings::default()
+        }
+    }
+
+    fn names(record: &Record) -> Vec<&str> {
+        record.nodes.iter().map(|node| node.name.as_str()).collect()
+    }
+
+    #[test]
+    fn it_is_private_and_of_this_format() {
+        let (_keep, dir) = dir();
+        dir.prepare().unwrap();
+        dir.prepare().unwrap();
+        let mode = fs::metadata(dir.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        fs::write(dir.path().join("VERSION"), "2\n").unwrap();
+        let error = dir.prepare().unwrap_err().to_string();
+        assert!(error.contains(r#"has data of format "2""#), "{error}");
+        assert!(dir.purge().is_err() && dir.path().exists());
+    }
+
+    #[test]
+    fn a_directory_of_others_is_neither_used_nor_removed() {
+        let (_keep, dir) = dir();
+        fs::create_dir(dir.path()).unwrap();
+        fs::write(dir.path().join("thesis.tex"), "").unwrap();
+        assert!(dir.prepare().is_err());
+        dir.purge().unwrap();
+        assert!(dir.path().join("thesis.tex").exists());
+    }
+
+    #[test]
+    fn one_supervisor_at_a_time() {
+        let (_keep, dir) = dir();
+        dir.prepare().unwrap();
+        assert!(!dir.is_locked().unwrap());
+        let lock = dir.lock().unwrap().unwrap();
+        assert!(dir.lock().unwrap().is_none() && dir.is_locked().unwrap());
+        drop(lock);
+        assert!(dir.lock().unwrap().is_some());
+    }
+
+    #[test]
+    fn nodes_are_kept_until_their_number_changes() {
+        let mut record = Record::default();
+        assert!(record.apply(settings(3)).is_empty());
+        assert_eq!(names(&record), ["node-0", "node-1", "node-2"]);
+        record.nodes.remove(1);
+        assert_eq!(record.add("edge".into()).place, 1);
+        assert!(record.apply(settings(3)).is_empty());
+        assert_eq!(names(&record), ["node-0", "node-2", "edge"]);
+        assert!(record.apply(settings(4)).is_empty());
+        assert_eq!(names(&record), ["node-0", "node-2", "edge", "node-1"]);
+        assert_eq!(record.apply(settings(2)), ["edge", "node-1"]);
+    }
+}

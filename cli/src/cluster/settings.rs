@@ -1,0 +1,369 @@
+//! What a cluster is made of: the flags of `up`, checked before anything starts and kept in the data directory.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use podplane_ipam::cluster::{RangeConfig, RangeFlags};
+use podplane_kubelet::cri::template::Template;
+use podplane_scheduler::IpPolicy;
+use podplane_telemetry::server::Listen;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::report::UsageError;
+
+/// The CNI plugins that the templates name.
+const PLUGINS: [&str; 3] = ["bridge", "host-local", "loopback"];
+
+/// More nodes than this need more processes and addresses than `up` is made for.
+const MAX_NODES: i64 = 10_000;
+
+/// A bridge takes 1,024 ports, and the fabric has one for each node.
+pub(crate) const MAX_KERNEL_NODES: usize = 1_000;
+
+/// The flags that shape a cluster. One that is not given is as it was when the cluster ran last, or has its default.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Flags {
+    /// How many nodes [default: 3]
+    #[arg(long, env = "PODPLANE_NODES", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_NODES))]
+    pub(crate) nodes: Option<u32>,
+
+    /// The range that nodes' blocks are cut from; one for each address family, separated by a comma [default: 10.244.0.0/16]
+    #[arg(long, env = "PODPLANE_CLUSTER_CIDR", value_name = "CIDR")]
+    pub(crate) cluster_cidr: Option<String>,
+
+    /// Prefix length of a node's block, for a cluster of one address family [default: 24, IPv6: 64]
+    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE", value_name = "BITS")]
+    pub(crate) node_cidr_mask_size: Option<u8>,
+
+    /// Prefix length of a node's IPv4 block [default: 24]
+    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV4", value_name = "BITS")]
+    pub(crate) node_cidr_mask_size_ipv4: Option<u8>,
+
+    /// Prefix length of a node's IPv6 block [default: 64]
+    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV6", value_name = "BITS")]
+    pub(crate) node_cidr_mask_size_ipv6: Option<u8>,
+
+    /// The range of services, which no node's block may touch; one for each address family [default: 10.96.0.0/16]
+    #[arg(long, env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE", value_name = "CIDR")]
+    pub(crate) service_cluster_ip_range: Option<String>,
+
+    /// Whether pods get real interfaces: kernel, ledger (addresses alone, no privileges), or auto, which takes kernel if it can [default: auto]
+    #[arg(long, env = "PODPLANE_NETWORK", value_enum, value_name = "MODE")]
+    pub(crate) network: Option<Network>,
+
+    /// How the addresses of a node limit its pods [default: resource]
+    #[arg(long, env = "PODPLANE_IP_POLICY", value_enum, value_name = "POLICY")]
+    pub(crate) ip_policy: Option<IpPolicy>,
+
+    /// The CNI configuration that a node gets when its block is known [default: containerd]
+    #[arg(long, env = "PODPLANE_CNI_TEMPLATE", value_enum, value_name = "TEMPLATE")]
+    pub(crate) cni_template: Option<Template>,
+
+    /// Where the CNI plugins are [default: beside podplane]
+    #[arg(long, env = "PODPLANE_CNI_BIN_DIR", value_name = "DIR")]
+    pub(crate) cni_bin_dir: Option<PathBuf>,
+
+    /// Where the API server listens: HOST:PORT, port 0 for any free one, or unix:PATH [default: 127.0.0.1:0]
+    #[arg(long, env = "PODPLANE_LISTEN", value_name = "ADDR")]
+    pub(crate) listen: Option<Listen>,
+}
+
+/// Whether pods get devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Network {
+    /// kernel if that is possible here, else ledger
+    #[default]
+    Auto,
+    /// Real namespaces, interfaces and routes
+    Kernel,
+    /// Addresses alone
+    Ledger,
+}
+
+/// The flags with everything filled in. What is kept of a cluster that is down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Settings {
+    pub(crate) nodes: u32,
+    pub(crate) cluster_cidr: String,
+    pub(crate) node_cidr_mask_size: Option<u8>,
+    pub(crate) node_cidr_mask_size_ipv4: Option<u8>,
+    pub(crate) node_cidr_mask_size_ipv6: Option<u8>,
+    pub(crate) service_cluster_ip_range: String,
+    pub(crate) network: Network,
+    #[serde(with = "by_name")]
+    pub(crate) ip_policy: IpPolicy,
+    #[serde(with = "by_name")]
+    pub(crate) cni_template: Template,
+    /// Absent: beside the program, wherever that is next time.
+    pub(crate) cni_bin_dir: Option<PathBuf>,
+    pub(crate) listen: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            nodes: 3,
+            cluster_cidr: "10.244.0.0/16".into(),
+            node_cidr_mask_size: None,
+            node_cidr_mask_size_ipv4: None,
+            node_cidr_mask_size_ipv6: None,
+            service_cluster_ip_range: "10.96.0.0/16".into(),
+            network: Network::default(),
+            ip_policy: IpPolicy::default(),
+            cni_template: Template::default(),
+            cni_bin_dir: None,
+            listen: "127.0.0.1:0".into(),
+        }
+    }
+}
+
+/// A flag that says otherwise than the cluster that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) flag: &'static str,
+    pub(crate) running: String,
+    pub(crate) given: String,
+}
+
+impl Flags {
+    /// These flags, and for those not given what `base` has.
+    pub(crate) fn over(&self, base: &Settings) -> anyhow::Result<Settings> {
+        let Self {
+            nodes,
+            cluster_cidr,
+            node_cidr_mask_size,
+            node_cidr_mask_size_ipv4,
+            node_cidr_mask_size_ipv6,
+            service_cluster_ip_range,
+            network,
+            ip_policy,
+            cni_template,
+            cni_bin_dir,
+            listen,
+        } = self;
+        // The mask of one family and the common one exclude each other, so a given one displaces what was kept of the other kind.
+        let any = node_cidr_mask_size.is_some();
+        let each = node_cidr_mask_size_ipv4.is_some() || node_cidr_mask_size_ipv6.is_some();
+        let kept = |mask: Option<u8>, displaced: bool| mask.filter(|_| !displaced);
+        let cni_bin_dir = match cni_bin_dir {
+            Some(dir) => Some(std::path::absolute(dir).context("find the current directory")?),
+            None => base.cni_bin_dir.clone(),
+        };
+        Ok(Settings {
+            nodes: nodes.unwrap_or(base.nodes),
+            cluster_cidr: cluster_cidr.as_ref().unwrap_or(&base.cluster_cidr).clone(),
+            node_cidr_mask_size: node_cidr_mask_size.or(kept(base.node_cidr_mask_size, each)),
+            node_cidr_mask_size_ipv4: node_cidr_mask_size_ipv4.or(kept(base.node_cidr_mask_size_ipv4, any)),
+            node_cidr_mask_size_ipv6: node_cidr_mask_size_ipv6.or(kept(base.node_cidr_mask_size_ipv6, any)),
+            service_cluster_ip_range: service_cluster_ip_range
+                .as_ref()
+                .unwrap_or(&base.service_cluster_ip_range)
+                .clone(),
+            network: network.unwrap_or(base.network),
+            ip_policy: ip_policy.unwrap_or(base.ip_policy),
+            cni_template: cni_template.unwrap_or(base.cni_template),
+            cni_bin_dir,
+            listen: listen.as_ref().map_or_else(|| base.listen.clone(), ToString::to_string),
+        })
+    }
+}
+
+impl Settings {
+    /// Checks what can be checked before anything starts: the ranges, with the words of the controller that uses them.
+    pub(crate) fn ranges(&self) -> Result<RangeConfig, UsageError> {
+        let flags = RangeFlags {
+            cluster_cidr: self.cluster_cidr.clone(),
+            node_cidr_mask_size: self.node_cidr_mask_size,
+            node_cidr_mask_size_ipv4: self.node_cidr_mask_size_ipv4,
+            node_cidr_mask_size_ipv6: self.node_cidr_mask_size_ipv6,
+            service_cluster_ip_range: self.service_cluster_ip_range.clone(),
+        };
+        let config = flags.validate().map_err(|error| UsageError(error.to_string()))?;
+        if config.max_nodes() == 0 {
+            return Err(UsageError(format!(
+                "--service-cluster-ip-range {} leaves no block of --cluster-cidr {} for a node",
+                self.service_cluster_ip_range, self.cluster_cidr
+            )));
+        }
+        Ok(config)
+    }
+
+    /// The directory of the CNI plugins, which must have those that the templates name.
+    pub(crate) fn plugins(&self) -> anyhow::Result<PathBuf> {
+        let dir = match &self.cni_bin_dir {
+            Some(dir) => dir.clone(),
+            None => std::env::current_exe()
+                .context("find the program's own file")?
+                .parent()
+                .map(Path::to_owned)
+                .unwrap_or_default(),
+        };
+        let missing: Vec<_> = PLUGINS.into_iter().filter(|plugin| !dir.join(plugin).is_file()).collect();
+        anyhow::ensure!(
+            missing.is_empty(),
+            "no CNI plugin {} in {}: run `cargo xtask build`, or name another directory with --cni-bin-dir",
+            missing.join(", "),
+            dir.display()
+        );
+        Ok(dir)
+    }
+
+    /// What these settings, in which everything not given is taken from `running`, say otherwise.
+    pub(crate) fn differences(&self, running: &Self) -> Vec<Difference> {
+        let pairs = self.values().into_iter().zip(running.values());
+        pairs
+            .filter(|((_, given), (_, running))| given != running)
+            .map(|((flag, given), (_, running))| Difference { flag, running, given })
+            .collect()
+    }
+
+    /// Each flag with what it comes to, so that a default and the same value given are equal.
+    fn values(&self) -> [(&'static str, String); 11] {
+        let ranges = self.ranges().ok();
+        let mask = |v6: bool, given: Option<u8>| {
+            let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
+            let effective = ranges.iter().find(|range| range.cidr().addr().is_ipv6() == v6);
+            let mask = effective.map(|range| range.node_mask()).or(given);
+            mask.map_or_else(|| "none".into(), |mask| mask.to_string())
+        };
+        let common = self.node_cidr_mask_size.filter(|_| ranges.is_none());
+        [
+            ("--nodes", self.nodes.to_string()),
+            ("--cluster-cidr", canonical(&self.cluster_cidr)),
+            ("--node-cidr-mask-size", common.map_or_else(String::new, |mask| mask.to_string())),
+            ("--node-cidr-mask-size (IPv4)", mask(false, self.node_cidr_mask_size_ipv4)),
+            ("--node-cidr-mask-size (IPv6)", mask(true, self.node_cidr_mask_size_ipv6)),
+            ("--service-cluster-ip-range", canonical(&self.service_cluster_ip_range)),
+            ("--network", name_of(&self.network)),
+            ("--ip-policy", name_of(&self.ip_policy)),
+            ("--cni-template", name_of(&self.cni_template)),
+            (
+                "--cni-bin-dir",
+                self.cni_bin_dir
+                    .as_ref()
+                    .map_or_else(|| "beside podplane".into(), |dir| dir.display().to_string()),
+            ),
+            ("--listen", self.listen.clone()),
+        ]
+    }
+}
+
+/// A list of ranges without host bits; as it is where it is none.
+fn canonical(list: &str) -> String {
+    let each: Vec<_> = list
+        .split(',')
+        .map(|text| match text.trim().parse::<ipnet::IpNet>() {
+            Ok(net) => net.trunc().to_string(),
+            Err(_) => text.to_owned(),
+        })
+        .collect();
+    each.join(",")
+}
+
+/// The name of a flag's value on the command line.
+pub(crate) fn name_of(value: &impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
+}
+
+/// Values of flags that belong to other crates, by their names on the command line.
+mod by_name {
+    use clap::ValueEnum;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<T: ValueEnum, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&super::name_of(value))
+    }
+
+    pub(super) fn deserialize<'de, T: ValueEnum, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        T::from_str(&String::deserialize(from)?, false).map_err(D::Error::custom)
+    }
+}
+
+/// Reads a JSON file of the data directory; absent if there is none.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+    };
+    serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(line: &str) -> Flags {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let words = std::iter::once("up").chain(line.split_whitespace());
+        <Line as clap::Parser>::try_parse_from(words).unwrap().flags
+    }
+
+    fn differing(running: &str, given: &str) -> Vec<&'static str> {
+        let running = flags(running).over(&Settings::default()).unwrap();
+        let given = flags(given).over(&running).unwrap();
+        given.differences(&running).into_iter().map(|difference| difference.flag).collect()
+    }
+
+    #[test]
+    fn flags_that_are_not_given_agree() {
+        assert!(differing("--nodes 5 --cluster-cidr 10.0.0.0/8 --network ledger", "").is_empty());
+    }
+
+    #[test]
+    fn a_default_agrees_with_the_same_value_given() {
+        let given = "--nodes 3 --node-cidr-mask-size 24 --cluster-cidr 10.244.1.0/16 --ip-policy resource";
+        assert!(differing("", given).is_empty());
+        assert!(differing("", "--node-cidr-mask-size-ipv4 24").is_empty());
+    }
+
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        assert_eq!(differing("", "--nodes 4 --listen 127.0.0.1:9"), ["--nodes", "--listen"]);
+        let running = Settings::default();
+        let given = flags("--node-cidr-mask-size 26").over(&running).unwrap();
+        let want = Difference {
+            flag: "--node-cidr-mask-size (IPv4)",
+            running: "24".into(),
+            given: "26".into(),
+        };
+        assert_eq!(given.differences(&running), [want]);
+    }
+
+    #[test]
+    fn a_given_mask_displaces_one_of_the_other_kind() {
+        let base = flags("--node-cidr-mask-size 26").over(&Settings::default()).unwrap();
+        let dual = "--cluster-cidr 10.0.0.0/16,fd00::/56 --node-cidr-mask-size-ipv4 25";
+        let dual = flags(dual).over(&base).unwrap();
+        let masks: Vec<_> = dual.ranges().unwrap().ranges.iter().map(|range| range.node_mask()).collect();
+        assert_eq!(masks, [25, 64]);
+    }
+
+    #[test]
+    fn impossible_ranges_are_refused() {
+        let refused = |line: &str| flags(line).over(&Settings::default()).unwrap().ranges().unwrap_err().to_string();
+        assert!(refused("--node-cidr-mask-size 8").contains("must be less than or equal to --node-cidr-mask-size"));
+        let error = refused("--service-cluster-ip-range 10.0.0.0/8");
+        assert!(error.contains("leaves no block of --cluster-cidr 10.244.0.0/16"), "{error}");
+    }
+
+    #[test]
+    fn settings_read_back() {
+        let settings = flags("--ip-policy pod-cidr --cni-template kubenet --network kernel")
+            .over(&Settings::default())
+            .unwrap();
+        let text = serde_json::to_string(&settings).unwrap();
+        assert!(text.contains(r#""ipPolicy":"pod-cidr""#), "{text}");
+        assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
+    }
+}

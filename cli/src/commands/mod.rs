@@ -1,0 +1,3 @@
+//! One module for each command: its `Args`, and `run`.
+
+pub(crate) mod completion;

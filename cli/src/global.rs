@@ -1,0 +1,124 @@
+//! What every command shares: where the cluster's data is, where its server is, and how async work is run.
+
+use std::{
+    env, fs,
+    future::Future,
+    io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use podplane_client::{Client, Endpoint};
+use tokio::runtime;
+
+/// Flags of every command.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GlobalArgs {
+    /// Where the cluster keeps its data. Default: $XDG_STATE_HOME/podplane, or for root /var/lib/podplane
+    #[arg(long, env = "PODPLANE_DATA_DIR", value_name = "DIR", global = true)]
+    data_dir: Option<PathBuf>,
+
+    /// The API server: HOST:PORT, a URL, or unix:PATH. Default: the one of the cluster that runs in the data directory
+    #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR", global = true)]
+    server: Option<Endpoint>,
+}
+
+/// What the flags of every command mean.
+#[derive(Clone, Debug)]
+pub(crate) struct Global {
+    /// Where the cluster keeps its data. It may not exist yet.
+    pub(crate) data_dir: PathBuf,
+    server: Option<Endpoint>,
+}
+
+impl TryFrom<GlobalArgs> for Global {
+    type Error = anyhow::Error;
+
+    fn try_from(GlobalArgs { data_dir, server }: GlobalArgs) -> anyhow::Result<Self> {
+        Ok(Self {
+            data_dir: data_dir.map_or_else(default_data_dir, Ok)?,
+            server,
+        })
+    }
+}
+
+impl Global {
+    /// Where `up` has the API server write its address.
+    pub(crate) fn address_file(&self) -> PathBuf {
+        self.data_dir.join("apiserver.address")
+    }
+
+    /// The API server: `--server`, else the one of the cluster in the data directory.
+    pub(crate) fn server(&self) -> anyhow::Result<Endpoint> {
+        if let Some(server) = &self.server {
+            return Ok(server.clone());
+        }
+        let file = self.address_file();
+        match fs::read_to_string(&file) {
+            Ok(address) => Ok(address
+                .trim()
+                .parse()
+                .with_context(|| format!("read the server's address in {}", file.display()))?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => anyhow::bail!(
+                "no cluster runs in {}: start one with `podplane up`, or name another with --data-dir or --server",
+                self.data_dir.display()
+            ),
+            Err(error) => Err(error)
+                .with_context(|| format!("read the server's address in {}", file.display())),
+        }
+    }
+
+    /// A client of that server. Call it inside [`block_on`].
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::connect(&self.server()?)?)
+    }
+}
+
+/// Runs a client command. One thread is enough for it, and none starts before this.
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?
+        .block_on(work)
+}
+
+/// State, not configuration and not cache: a cluster survives a reboot and is nothing to back up.
+fn default_data_dir() -> anyhow::Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/podplane"));
+    }
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(Path::new(".local/state"))))
+        .map(|state| state.join("podplane"))
+        .context("neither XDG_STATE_HOME nor HOME is set: say with --data-dir where the cluster's data is")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn global(data_dir: &Path) -> Global {
+        Global {
+            data_dir: data_dir.into(),
+            server: None,
+        }
+    }
+
+    #[test]
+    fn the_server_is_found_in_the_data_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let global = global(dir.path());
+        fs::write(global.address_file(), "127.0.0.1:7080\n").unwrap();
+        assert_eq!(global.server().unwrap().to_string(), "http://127.0.0.1:7080");
+    }
+
+    #[test]
+    fn without_a_cluster_the_way_to_one_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = global(dir.path()).server().unwrap_err().to_string();
+        let want = format!("no cluster runs in {}: start one with `podplane up`", dir.path().display());
+        assert!(error.starts_with(&want), "{error}");
+    }
+}

@@ -1,0 +1,259 @@
+//! The kinds that commands name: `pods`, `po`, `node/node-0`.
+
+use std::{fmt, str::FromStr};
+
+use podplane_api::{Object, Scope};
+
+use crate::report::UsageError;
+
+/// A kind that podplane serves, as the command line and manifests name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Node,
+    Pod,
+    Event,
+    Lease,
+    Namespace,
+}
+
+/// Evaluates an expression with a type for the kind: `with_kind!(kind, K => get::<K>(name))`.
+macro_rules! with_kind {
+    ($kind:expr, $K:ident => $body:expr) => {
+        match $kind {
+            $crate::kind::Kind::Node => {
+                type $K = podplane_api::core::Node;
+                $body
+            }
+            $crate::kind::Kind::Pod => {
+                type $K = podplane_api::core::Pod;
+                $body
+            }
+            $crate::kind::Kind::Event => {
+                type $K = podplane_api::core::Event;
+                $body
+            }
+            $crate::kind::Kind::Lease => {
+                type $K = podplane_api::coordination::Lease;
+                $body
+            }
+            $crate::kind::Kind::Namespace => {
+                type $K = podplane_api::core::Namespace;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_kind;
+
+/// What the schema says of a kind.
+struct Schema {
+    kind: &'static str,
+    plural: &'static str,
+    group: &'static str,
+    api_version: &'static str,
+    scope: Scope,
+}
+
+fn schema<K: Object>() -> Schema {
+    Schema {
+        kind: K::KIND,
+        plural: K::PLURAL,
+        group: K::GROUP,
+        api_version: K::API_VERSION,
+        scope: K::SCOPE,
+    }
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [
+        Self::Node,
+        Self::Pod,
+        Self::Event,
+        Self::Lease,
+        Self::Namespace,
+    ];
+
+    fn schema(self) -> Schema {
+        with_kind!(self, K => schema::<K>())
+    }
+
+    fn short_name(self) -> Option<&'static str> {
+        match self {
+            Self::Node => Some("no"),
+            Self::Pod => Some("po"),
+            Self::Event => Some("ev"),
+            Self::Lease => None,
+            Self::Namespace => Some("ns"),
+        }
+    }
+
+    /// The kind of a manifest.
+    pub(crate) fn of_manifest(api_version: &str, kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| {
+            let schema = known.schema();
+            schema.api_version == api_version && schema.kind == kind
+        })
+    }
+
+    /// All kinds, for messages: `Node (v1), Pod (v1), …`.
+    pub(crate) fn served() -> String {
+        let each = Self::ALL.map(|kind| {
+            let schema = kind.schema();
+            format!("{} ({})", schema.kind, schema.api_version)
+        });
+        each.join(", ")
+    }
+
+    /// Whether its objects live in namespaces.
+    pub(crate) fn is_namespaced(self) -> bool {
+        self.schema().scope == Scope::Namespaced
+    }
+}
+
+impl fmt::Display for Kind {
+    /// As kubectl names an object of it: `pod`, `lease.coordination.k8s.io`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Schema { kind, group, .. } = self.schema();
+        f.write_str(&kind.to_lowercase())?;
+        if !group.is_empty() {
+            write!(f, ".{group}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A word that names no kind.
+#[derive(Debug, thiserror::Error)]
+#[error("podplane serves no {0:?}; it serves nodes (no), pods (po), events (ev), leases and namespaces (ns)")]
+pub(crate) struct UnknownKind(String);
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    /// Singular, plural, with or without group, or short; in any case of letters.
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        let word = text.to_lowercase();
+        let is_meant = |kind: &Self| {
+            let schema = kind.schema();
+            kind.short_name() == Some(&word)
+                || [&schema.kind.to_lowercase(), schema.plural].into_iter().any(|name: &str| {
+                    word == name || (word.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')) == Some(schema.group) && !schema.group.is_empty())
+                })
+        };
+        Self::ALL
+            .into_iter()
+            .find(is_meant)
+            .ok_or_else(|| UnknownKind(text.into()))
+    }
+}
+
+/// The first operand of a command: a kind, or `KIND/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct What {
+    kind: Kind,
+    name: Option<String>,
+}
+
+impl FromStr for What {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        Ok(match text.split_once('/') {
+            Some((kind, name)) => Self {
+                kind: kind.parse()?,
+                name: Some(name.into()),
+            },
+            None => Self {
+                kind: text.parse()?,
+                name: None,
+            },
+        })
+    }
+}
+
+/// The objects that a command is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Targets {
+    /// All of a kind, or those that a selector picks.
+    All(Kind),
+    /// These, in this order; at least one.
+    Named(Vec<(Kind, String)>),
+}
+
+impl Targets {
+    /// `KIND`, `KIND NAME…` or `KIND/NAME…`.
+    ///
+    /// # Errors
+    ///
+    /// [`UsageError`] if the forms are mixed or a name is empty.
+    pub(crate) fn new(what: What, rest: &[String]) -> Result<Self, UsageError> {
+        let What { kind, name } = what;
+        let named = match name {
+            None if rest.is_empty() => return Ok(Self::All(kind)),
+            None => rest.iter().map(|name| Ok((kind, name.clone()))).collect(),
+            Some(first) => {
+                let rest = rest.iter().map(|operand| pair(operand));
+                [Ok((kind, first))].into_iter().chain(rest).collect()
+            }
+        };
+        let named: Vec<(Kind, String)> = named?;
+        match named.iter().find(|(_, name)| name.is_empty() || name.contains('/')) {
+            None => Ok(Self::Named(named)),
+            Some((_, name)) => Err(UsageError(format!("{name:?} is no name: want KIND NAME… or KIND/NAME…"))),
+        }
+    }
+}
+
+fn pair(operand: &str) -> Result<(Kind, String), UsageError> {
+    let mixed = || UsageError(format!("{operand:?} is no KIND/NAME, and the operand before it is one"));
+    let (kind, name) = operand.split_once('/').ok_or_else(mixed)?;
+    let kind = kind
+        .parse()
+        .map_err(|error: UnknownKind| UsageError(error.to_string()))?;
+    Ok((kind, name.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_kubectls_names() {
+        for (text, want) in [
+            ("pods", Kind::Pod),
+            ("po", Kind::Pod),
+            ("Pod", Kind::Pod),
+            ("no", Kind::Node),
+            ("ev", Kind::Event),
+            ("ns", Kind::Namespace),
+            ("lease", Kind::Lease),
+            ("leases.coordination.k8s.io", Kind::Lease),
+        ] {
+            assert_eq!(text.parse::<Kind>().unwrap(), want, "{text}");
+        }
+        for text in ["", "sheep", "pods.", "pods.apps", "le"] {
+            assert!(text.parse::<Kind>().is_err(), "{text}");
+        }
+        assert_eq!(Kind::Lease.to_string(), "lease.coordination.k8s.io");
+        assert_eq!(Kind::of_manifest("v1", "Pod"), Some(Kind::Pod));
+        assert_eq!(Kind::of_manifest("apps/v1", "Pod"), None);
+    }
+
+    #[test]
+    fn operands_name_objects() {
+        let targets = |words: &[&str]| {
+            let rest: Vec<_> = words[1..].iter().map(ToString::to_string).collect();
+            Targets::new(words[0].parse().unwrap(), &rest).map_err(|error| error.0)
+        };
+        let pod = |name: &str| (Kind::Pod, name.to_owned());
+        assert_eq!(targets(&["po"]), Ok(Targets::All(Kind::Pod)));
+        assert_eq!(targets(&["po", "a", "b"]), Ok(Targets::Named(vec![pod("a"), pod("b")])));
+        assert_eq!(
+            targets(&["po/a", "node/b"]),
+            Ok(Targets::Named(vec![pod("a"), (Kind::Node, "b".into())]))
+        );
+        for wrong in [&["po/a", "b"][..], &["po/"], &["po", "a/b"], &["po/a", "sheep/b"]] {
+            assert!(targets(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! How a command ends: once, in words, with an exit code.
+
+use std::{fmt, process::ExitCode};
+
+use anstyle::{AnsiColor, Style};
+use podplane_client::{ApiError, Reason};
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+
+/// Exit code of a command line that cannot be carried out as it stands.
+const USAGE: u8 = 2;
+
+/// A command line that cannot be carried out as it stands, found after parsing. Exits with 2, as clap's own do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
+
+/// Nobody reads our output any more, as after `podplane get pods | head`. No failure.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output is closed")]
+pub(crate) struct OutputClosed;
+
+/// Prints the error, with what caused it, and returns the exit code for it.
+pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
+    if error.is::<OutputClosed>() {
+        return ExitCode::SUCCESS;
+    }
+    print(error);
+    if error.is::<UsageError>() {
+        ExitCode::from(USAGE)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Prints the error, with what caused it. For a command that goes on with its other work and fails at the end.
+pub(crate) fn print(error: &anyhow::Error) {
+    anstream::eprintln!("{}", Report(error));
+}
+
+/// `error: …`, or the server's own words as kubectl prints them, and a line for each cause.
+struct Report<'a>(&'a anyhow::Error);
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut chain = self.0.chain();
+        let Some(first) = chain.next() else {
+            return Ok(());
+        };
+        match first.downcast_ref::<ApiError>() {
+            Some(refused) => write!(f, "{ERROR}{}{ERROR:#}{}", prefix(refused), refused.message)?,
+            None => write!(f, "{ERROR}error: {ERROR:#}{first}")?,
+        }
+        for cause in chain {
+            write!(f, "\n  caused by: {cause}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The rule of kubectl: what is wrong with an object speaks for itself, all else is said to come from the server.
+fn prefix(error: &ApiError) -> String {
+    match error.reason {
+        Reason::Invalid => String::new(),
+        Reason::ServiceUnavailable => "error: the server does not answer: ".into(),
+        reason => format!("Error from server ({}): ", reason.as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    fn plain(error: &anyhow::Error) -> String {
+        anstream::adapter::strip_str(&Report(error).to_string()).to_string()
+    }
+
+    #[test]
+    fn the_server_is_quoted_as_kubectl_does() {
+        let error = ApiError::not_found("pods", "x").into();
+        assert_eq!(plain(&error), r#"Error from server (NotFound): pods "x" not found"#);
+        let error = ApiError::new(Reason::Invalid, r#"The Pod "x" is invalid: spec: Required value"#).into();
+        assert_eq!(plain(&error), r#"The Pod "x" is invalid: spec: Required value"#);
+    }
+
+    #[test]
+    fn causes_follow() {
+        let error = std::io::Error::other("disk on fire");
+        let error = Err::<(), _>(error).context("read x.yaml").unwrap_err();
+        assert_eq!(plain(&error), "error: read x.yaml\n  caused by: disk on fire");
+    }
+
+    #[test]
+    fn exit_codes() {
+        let code = |error: anyhow::Error| format!("{:?}", failure(&error));
+        assert_eq!(code(OutputClosed.into()), format!("{:?}", ExitCode::SUCCESS));
+        assert_eq!(code(UsageError("x".into()).into()), format!("{:?}", ExitCode::from(2)));
+        assert_eq!(code(anyhow::anyhow!("x")), format!("{:?}", ExitCode::from(1)));
+    }
+}
