@@ -10,7 +10,9 @@ use anyhow::{Context as _, Result, ensure};
 use podplane_api::core::{Node, Pod};
 use podplane_client::{Client, Endpoint, ListParams};
 use podplane_ipam::audit::{self, Violation};
-use podplane_proto::cluster::{GetStatusRequest, GetStatusResponse, cluster_service_client::ClusterServiceClient};
+use podplane_proto::cluster::{
+    GetStatusRequest, GetStatusResponse, cluster_service_client::ClusterServiceClient,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -53,7 +55,11 @@ pub struct Up {
 impl Up {
     /// Three nodes and all defaults.
     pub fn new(network: Network) -> Self {
-        Self { network, limit: Limit::Addresses, args: Vec::new() }
+        Self {
+            network,
+            limit: Limit::Addresses,
+            args: Vec::new(),
+        }
     }
 
     /// More flags of `podplane up`, separated by blanks.
@@ -87,11 +93,19 @@ impl Cluster {
         if up.network == Network::Kernel && !peers::root() {
             return Ok(None);
         }
-        let dir = tempfile::Builder::new().prefix("pp-").tempdir().context("make a data directory")?;
+        let dir = tempfile::Builder::new()
+            .prefix("pp-")
+            .tempdir()
+            .context("make a data directory")?;
         let before = Machine::now();
         start(dir.path(), &up)?;
         let client = connect(dir.path())?;
-        Ok(Some(Self { dir, limit: up.limit, before, client }))
+        Ok(Some(Self {
+            dir,
+            limit: up.limit,
+            before,
+            client,
+        }))
     }
 
     /// The data directory.
@@ -136,9 +150,13 @@ impl Cluster {
     ///
     /// If it does not answer.
     pub async fn status(&self) -> Result<GetStatusResponse> {
-        let endpoint: Endpoint = format!("unix:{}", self.dir().join("control.sock").display()).parse()?;
+        let endpoint: Endpoint =
+            format!("unix:{}", self.dir().join("control.sock").display()).parse()?;
         let channel = podplane_client::endpoint::channel(&endpoint)?;
-        Ok(ClusterServiceClient::new(channel).get_status(GetStatusRequest {}).await?.into_inner())
+        Ok(ClusterServiceClient::new(channel)
+            .get_status(GetStatusRequest {})
+            .await?
+            .into_inner())
     }
 
     /// All pods of all namespaces.
@@ -147,7 +165,12 @@ impl Cluster {
     ///
     /// If the apiserver does not answer.
     pub async fn pods(&self) -> Result<Vec<Pod>> {
-        Ok(self.client.all::<Pod>().list(&ListParams::default()).await?.items)
+        Ok(self
+            .client
+            .all::<Pod>()
+            .list(&ListParams::default())
+            .await?
+            .items)
     }
 
     /// All nodes.
@@ -156,7 +179,12 @@ impl Cluster {
     ///
     /// If the apiserver does not answer.
     pub async fn nodes(&self) -> Result<Vec<Node>> {
-        Ok(self.client.all::<Node>().list(&ListParams::default()).await?.items)
+        Ok(self
+            .client
+            .all::<Node>()
+            .list(&ListParams::default())
+            .await?
+            .items)
     }
 
     /// Waits until the pods satisfy `enough`; returns them.
@@ -165,7 +193,12 @@ impl Cluster {
     ///
     /// If they do not in time.
     pub async fn pods_until(&self, what: &str, enough: impl Fn(&[Pod]) -> bool) -> Vec<Pod> {
-        let seen = eventually(what, || self.pods(), |pods| pods.as_ref().is_ok_and(|pods| enough(pods))).await;
+        let seen = eventually(
+            what,
+            || self.pods(),
+            |pods| pods.as_ref().is_ok_and(|pods| enough(pods)),
+        )
+        .await;
         seen.unwrap_or_default()
     }
 
@@ -175,7 +208,9 @@ impl Cluster {
     ///
     /// If the cluster cannot be observed.
     pub async fn violations(&self) -> Result<Vec<Violation>> {
-        Ok(audit::check(&world::observe(&self.client, self.dir(), self.limit).await?))
+        Ok(audit::check(
+            &world::observe(&self.client, self.dir(), self.limit).await?,
+        ))
     }
 
     /// Waits until no invariant is broken, then takes the cluster down and looks whether it left anything on the machine.
@@ -187,13 +222,26 @@ impl Cluster {
     /// If it cannot be taken down, or left something.
     pub async fn finish(self) -> Result<()> {
         let clean = |seen: &Result<Vec<Violation>>| seen.as_ref().is_ok_and(Vec::is_empty);
-        within(Duration::from_secs(20), "no violation", || self.violations(), clean).await?;
+        within(
+            Duration::from_secs(20),
+            "no violation",
+            || self.violations(),
+            clean,
+        )
+        .await?;
         finish(podplane(["down", "--purge", "--data-dir"]).arg(self.dir())).ok();
         let left = self.left();
         ensure!(left.is_empty(), "processes left: {left:?}");
-        ensure!(!self.dir().join("store").exists(), "down --purge left the store");
+        ensure!(
+            !self.dir().join("store").exists(),
+            "down --purge left the store"
+        );
         let after = Machine::now();
-        ensure!(self.before == after, "the machine changed:\nbefore {:#?}\nafter {after:#?}", self.before);
+        ensure!(
+            self.before == after,
+            "the machine changed:\nbefore {:#?}\nafter {after:#?}",
+            self.before
+        );
         Ok(())
     }
 
@@ -223,13 +271,42 @@ impl Drop for Cluster {
 
 fn start(dir: &Path, up: &Up) -> Result<()> {
     let Up { network, args, .. } = up;
-    let mut command = podplane(["up", "--detach", "--wait", "--network", network.as_str(), "--data-dir"]);
+    let mut command = podplane([
+        "up",
+        "--detach",
+        "--wait",
+        "--network",
+        network.as_str(),
+        "--data-dir",
+    ]);
     let up = finish(command.arg(dir).args(args));
-    ensure!(up.code == Some(0), "up failed with {:?}:\n{}{}", up.code, up.stdout, up.stderr);
+    ensure!(
+        up.code == Some(0),
+        "up failed with {:?}:\n{}{}",
+        up.code,
+        up.stdout,
+        up.stderr
+    );
     Ok(())
 }
 
 fn connect(dir: &Path) -> Result<Client> {
-    let address = fs::read_to_string(dir.join("apiserver.address")).context("read the apiserver's address")?;
+    let address = fs::read_to_string(dir.join("apiserver.address"))
+        .context("read the apiserver's address")?;
     Ok(Client::connect(&address.trim().parse()?)?)
+}
+
+/// How many pods are Running.
+pub fn running(pods: &[Pod]) -> usize {
+    in_phase(pods, "Running").count()
+}
+
+/// The pods in a phase.
+pub fn in_phase<'a>(pods: &'a [Pod], phase: &'a str) -> impl Iterator<Item = &'a Pod> {
+    pods.iter().filter(move |pod| {
+        pod.status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref())
+            == Some(phase)
+    })
 }

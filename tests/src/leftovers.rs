@@ -19,13 +19,27 @@ impl Machine {
     ///
     /// If /proc or /sys cannot be read.
     pub fn now() -> Self {
-        let sysctls = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/disable_ipv6"];
+        let sysctls = [
+            "net/ipv4/ip_forward",
+            "net/ipv6/conf/all/forwarding",
+            "net/ipv6/conf/default/disable_ipv6",
+        ];
         Self {
             links: names("/sys/class/net"),
-            routes: lines("/proc/net/route").into_iter().chain(lines("/proc/net/ipv6_route").iter().map(|l| stable(l))).collect(),
-            sysctls: sysctls.into_iter().map(|name| (name.into(), text(&format!("/proc/sys/{name}")))).collect(),
+            routes: lines("/proc/net/route")
+                .into_iter()
+                .chain(lines("/proc/net/ipv6_route").iter().map(|l| stable(l)))
+                .collect(),
+            sysctls: sysctls
+                .into_iter()
+                .map(|name| (name.into(), text(&format!("/proc/sys/{name}"))))
+                .collect(),
             mounts: lines("/proc/self/mounts").into_iter().collect(),
-            namespaces: if Path::new("/run/netns").exists() { names("/run/netns") } else { BTreeSet::new() },
+            namespaces: if Path::new("/run/netns").exists() {
+                names("/run/netns")
+            } else {
+                BTreeSet::new()
+            },
         }
     }
 }
@@ -34,12 +48,21 @@ impl Machine {
 fn stable(line: &str) -> String {
     let columns: Vec<_> = line.split_whitespace().collect();
     let counted = [6, 7];
-    columns.iter().enumerate().filter(|(i, _)| !counted.contains(i)).map(|(_, c)| *c).collect::<Vec<_>>().join(" ")
+    columns
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| !counted.contains(i))
+        .map(|(_, c)| *c)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn names(dir: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(dir).unwrap_or_else(|error| panic!("{dir}: {error}"));
-    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 fn lines(file: &str) -> Vec<String> {
@@ -57,7 +80,9 @@ fn text(file: &str) -> String {
 /// If /proc cannot be read.
 pub fn processes_of(text: &str) -> Vec<(u32, String)> {
     let entries = fs::read_dir("/proc").unwrap_or_else(|error| panic!("/proc: {error}"));
-    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let ids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let command = |id: u32| {
         let line = fs::read(format!("/proc/{id}/cmdline")).ok()?;
         let line = String::from_utf8_lossy(&line).replace('\0', " ");

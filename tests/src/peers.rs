@@ -17,7 +17,10 @@ pub fn require(name: &str, present: bool, install: &str) -> bool {
         }
         return false;
     }
-    assert!(present, "this test needs {name}: {install}; or set PODPLANE_SKIP={name}");
+    assert!(
+        present,
+        "this test needs {name}: {install}; or set PODPLANE_SKIP={name}"
+    );
     true
 }
 
@@ -27,7 +30,11 @@ pub fn require(name: &str, present: bool, install: &str) -> bool {
 ///
 /// See [`require`].
 pub fn root() -> bool {
-    require("root", rustix::process::geteuid().is_root(), "run it as root")
+    require(
+        "root",
+        rustix::process::geteuid().is_root(),
+        "run it as root",
+    )
 }
 
 /// Python with grpcio and its reflection client; its `PYTHONPATH`.
@@ -39,5 +46,10 @@ pub fn python() -> Option<String> {
     let path = env::var("PODPLANE_PYTHONPATH")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/python").into());
     let present = Path::new(&path).join("grpc_reflection").exists();
-    require("python", present, "run cargo xtask test, which installs grpcio and grpcio-reflection").then_some(path)
+    require(
+        "python",
+        present,
+        "run cargo xtask test, which installs grpcio and grpcio-reflection",
+    )
+    .then_some(path)
 }

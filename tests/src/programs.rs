@@ -17,14 +17,20 @@ pub fn bin_dir() -> PathBuf {
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release"),
         PathBuf::from,
     );
-    assert!(dir.join("podplane").exists(), "no podplane in {}: run cargo xtask build", dir.display());
+    assert!(
+        dir.join("podplane").exists(),
+        "no podplane in {}: run cargo xtask build",
+        dir.display()
+    );
     dir
 }
 
 /// A command line of `podplane`, without any setting of the caller's environment.
 pub fn podplane<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(bin_dir().join("podplane"));
-    for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PODPLANE_")) {
+    for (name, _) in
+        env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PODPLANE_"))
+    {
         command.env_remove(name);
     }
     command.args(args).stdin(Stdio::null());
@@ -50,7 +56,13 @@ impl Finished {
     /// If it did not, showing all it said.
     #[track_caller]
     pub fn ok(self) -> String {
-        assert_eq!(self.code, Some(0), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        assert_eq!(
+            self.code,
+            Some(0),
+            "stdout:\n{}\nstderr:\n{}",
+            self.stdout,
+            self.stderr
+        );
         self.stdout
     }
 
@@ -61,7 +73,13 @@ impl Finished {
     /// If it did not, showing all it said.
     #[track_caller]
     pub fn failed(self, code: i32) -> String {
-        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "stdout:\n{}\nstderr:\n{}",
+            self.stdout,
+            self.stderr
+        );
         self.stderr
     }
 }
@@ -82,5 +100,8 @@ impl From<Output> for Finished {
 ///
 /// If it cannot be started.
 pub fn finish(command: &mut Command) -> Finished {
-    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")).into()
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+        .into()
 }

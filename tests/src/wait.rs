@@ -12,13 +12,12 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// # Panics
 ///
 /// After [`DEADLINE`], with what was waited for and what was seen last.
-#[track_caller]
-pub fn eventually<'a, T: Debug, F: Future<Output = T> + 'a>(
-    what: &'a str,
-    observe: impl FnMut() -> F + 'a,
-    enough: impl Fn(&T) -> bool + 'a,
-) -> impl Future<Output = T> + 'a {
-    within(DEADLINE, what, observe, enough)
+pub async fn eventually<T: Debug, F: Future<Output = T>>(
+    what: &str,
+    observe: impl FnMut() -> F,
+    enough: impl Fn(&T) -> bool,
+) -> T {
+    within(DEADLINE, what, observe, enough).await
 }
 
 /// [`eventually`] with a deadline of the caller's.
@@ -38,7 +37,10 @@ pub async fn within<T: Debug, F: Future<Output = T>>(
         if enough(&seen) {
             return seen;
         }
-        assert!(Instant::now() < end, "after {deadline:?}, not yet: {what}; seen last: {seen:#?}");
+        assert!(
+            Instant::now() < end,
+            "after {deadline:?}, not yet: {what}; seen last: {seen:#?}"
+        );
         sleep(Duration::from_millis(20)).await;
     }
 }

@@ -39,24 +39,39 @@ pub async fn observe(client: &Client, data_dir: &Path, limit: Limit) -> Result<W
     let nodes = client.all::<Node>().list(&all).await?.items;
     let pods = client.all::<Pod>().list(&all).await?.items;
     let mut world = World {
-        nodes: nodes.iter().map(|node| audited_node(node, limit)).collect::<Result<_>>()?,
+        nodes: nodes
+            .iter()
+            .map(|node| audited_node(node, limit))
+            .collect::<Result<_>>()?,
         pods: pods.iter().map(audited_pod).collect::<Result<_>>()?,
         ..World::default()
     };
     for (node, dir) in node_dirs(data_dir)? {
-        world.allocations.extend(allocations(&node, &dir.join("networks"))?);
-        world.sandboxes.extend(sandboxes(&node, &dir.join("sandboxes"))?);
+        world
+            .allocations
+            .extend(allocations(&node, &dir.join("networks"))?);
+        world
+            .sandboxes
+            .extend(sandboxes(&node, &dir.join("sandboxes"))?);
     }
     Ok(world)
 }
 
 fn audited_node(node: &Node, limit: Limit) -> Result<audit::Node> {
-    let cidrs = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
-    let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref()?.get(POD_IPS));
+    let cidrs = node
+        .spec
+        .iter()
+        .flat_map(|spec| spec.pod_cidrs.iter().flatten());
+    let capacity = node
+        .status
+        .as_ref()
+        .and_then(|status| status.capacity.as_ref()?.get(POD_IPS));
     Ok(audit::Node {
         name: node.name().into(),
         uid: node.uid().into(),
-        pod_cidrs: cidrs.map(|cidr| cidr.parse().context("a podCIDR")).collect::<Result<_>>()?,
+        pod_cidrs: cidrs
+            .map(|cidr| cidr.parse().context("a podCIDR"))
+            .collect::<Result<_>>()?,
         ip_capacity: match (limit, capacity) {
             (Limit::Addresses, Some(capacity)) => Some(quantity::units(capacity)?.try_into()?),
             _ => None,
@@ -68,16 +83,22 @@ fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
-    let ips = status.iter().flat_map(|status| status.pod_ips.iter().flatten());
+    let ips = status
+        .iter()
+        .flat_map(|status| status.pod_ips.iter().flatten());
     Ok(audit::Pod {
         namespace: pod.namespace().into(),
         name: pod.name().into(),
         uid: pod.uid().into(),
-        node: spec.and_then(|spec| spec.node_name.clone()).filter(|node| !node.is_empty()),
+        node: spec
+            .and_then(|spec| spec.node_name.clone())
+            .filter(|node| !node.is_empty()),
         host_network: spec.and_then(|spec| spec.host_network) == Some(true),
         finished: matches!(phase, Some("Failed" | "Succeeded")),
         deleting: pod.is_deleting(),
-        ips: ips.map(|ip| ip.ip.parse().context("a podIP")).collect::<Result<_>>()?,
+        ips: ips
+            .map(|ip| ip.ip.parse().context("a podIP"))
+            .collect::<Result<_>>()?,
     })
 }
 
@@ -94,14 +115,20 @@ fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>> {
     let mut found = Vec::new();
     for (_, network) in entries(networks)? {
         for (name, file) in entries(&network)? {
-            let Ok(ip) = name.parse::<IpAddr>() else { continue };
+            let Ok(ip) = name.parse::<IpAddr>() else {
+                continue;
+            };
             let text = match fs::read_to_string(&file) {
                 // Released between the look at the directory and now.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 text => text.with_context(|| file.display().to_string())?,
             };
             let owner = text.lines().next().unwrap_or_default().trim().into();
-            found.push(Allocation { node: node.into(), ip, owner });
+            found.push(Allocation {
+                node: node.into(),
+                ip,
+                owner,
+            });
         }
     }
     Ok(found)
@@ -111,10 +138,15 @@ fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>> {
 fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
     let mut found = BTreeSet::new();
     for (name, file) in entries(dir)? {
-        let Some(id) = name.strip_suffix(".json") else { continue };
+        let Some(id) = name.strip_suffix(".json") else {
+            continue;
+        };
         let Ok(text) = fs::read(&file) else { continue };
         let _: Value = serde_json::from_slice(&text).with_context(|| file.display().to_string())?;
-        found.insert(Sandbox { node: node.into(), id: id.into() });
+        found.insert(Sandbox {
+            node: node.into(),
+            id: id.into(),
+        });
     }
     Ok(found)
 }
@@ -125,8 +157,15 @@ fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.with_context(|| dir.display().to_string())?,
     };
-    let mut found: Vec<_> =
-        entries.flatten().map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())).collect();
+    let mut found: Vec<_> = entries
+        .flatten()
+        .map(|entry| {
+            (
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.path(),
+            )
+        })
+        .collect();
     found.sort();
     Ok(found)
 }

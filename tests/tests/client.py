@@ -1,0 +1,49 @@
+"""A gRPC client that knows nothing of podplane but what reflection tells it.
+
+    client.py services ADDRESS                      prints the services, one a line
+    client.py health ADDRESS SERVICE                prints the service's health
+    client.py call ADDRESS SERVICE METHOD JSON      prints the answer as JSON
+"""
+
+import json
+import sys
+
+import grpc
+from google.protobuf import descriptor_pool, json_format, message_factory
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+
+def call(channel, pool, service, method, request):
+    described = pool.FindServiceByName(service).FindMethodByName(method)
+    question = message_factory.GetMessageClass(described.input_type)
+    answer = message_factory.GetMessageClass(described.output_type)
+    stub = channel.unary_unary(
+        f"/{service}/{method}",
+        request_serializer=question.SerializeToString,
+        response_deserializer=answer.FromString,
+    )
+    message = json_format.ParseDict(request, question(), descriptor_pool=pool)
+    return json_format.MessageToDict(stub(message, timeout=10), descriptor_pool=pool)
+
+
+def main(verb, address, *rest):
+    with grpc.insecure_channel(address) as channel:
+        grpc.channel_ready_future(channel).result(timeout=10)
+        reflected = ProtoReflectionDescriptorDatabase(channel)
+        pool = descriptor_pool.DescriptorPool(reflected)
+        try:
+            if verb == "services":
+                print("\n".join(sorted(reflected.get_services())))
+            elif verb == "health":
+                print(call(channel, pool, "grpc.health.v1.Health", "Check", {"service": rest[0]})["status"])
+            elif verb == "call":
+                service, method, request = rest
+                print(json.dumps(call(channel, pool, service, method, json.loads(request))))
+            else:
+                sys.exit(__doc__)
+        except grpc.RpcError as error:
+            sys.exit(f"{error.code().name}: {error.details()}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,296 @@
+//! `podplane up` from the outside: pods with addresses that answer, and a machine that is as it was.
+
+use std::{collections::BTreeSet, fs, os::unix::process::CommandExt as _, process::Command};
+
+use anyhow::{Context as _, Result};
+use podplane_api::{Object as _, core::Pod};
+use podplane_tests::{
+    Cluster, Machine, Network, Up,
+    cluster::running,
+    eventually,
+    leftovers::processes_of,
+    peers,
+    programs::{bin_dir, finish, podplane},
+};
+
+fn address(pod: &Pod) -> &str {
+    pod.status
+        .as_ref()
+        .and_then(|status| status.pod_ip.as_deref())
+        .unwrap_or_default()
+}
+
+fn node(pod: &Pod) -> &str {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref())
+        .unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_on_different_nodes_answer_each_other() -> Result<()> {
+    let Some(cluster) = Cluster::up(Up::new(Network::Kernel)).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 6").ok();
+    let pods = cluster
+        .pods_until("six pods run", |pods| running(pods) == 6)
+        .await;
+    let nodes: BTreeSet<_> = pods.iter().map(node).collect();
+    assert_eq!(nodes.len(), 3, "the scheduler spreads them: {nodes:?}");
+    let addresses: BTreeSet<_> = pods.iter().map(address).collect();
+    assert_eq!(addresses.len(), 6, "{addresses:?}");
+    for to in &pods[1..] {
+        cluster
+            .podplane(&format!(
+                "ping {} {} --count 1 --verify",
+                pods[0].name(),
+                to.name()
+            ))
+            .ok();
+    }
+    let inside = cluster
+        .run([
+            "exec",
+            pods[0].name(),
+            "--",
+            "ip",
+            "-o",
+            "-4",
+            "address",
+            "show",
+            "eth0",
+        ])
+        .ok();
+    assert!(inside.contains(address(&pods[0])), "{inside}");
+    let answer = cluster.podplane(&format!("ping {} 10.99.99.99 --count 1", pods[0].name()));
+    assert_eq!(answer.code, Some(1), "nobody has that address: {answer:?}");
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dual_stack_pods_have_and_use_both_addresses() -> Result<()> {
+    let up = Up::new(Network::Kernel).with("--nodes 2 --cluster-cidr 10.244.0.0/16,fd00:10:244::/48 --service-cluster-ip-range 10.96.0.0/16,fd00:10:96::/112");
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 4").ok();
+    let pods = cluster
+        .pods_until("four pods run", |pods| running(pods) == 4)
+        .await;
+    let (from, to) = (
+        &pods[0],
+        pods.iter()
+            .find(|pod| node(pod) != node(&pods[0]))
+            .context("two nodes")?,
+    );
+    let ips: Vec<_> = to
+        .status
+        .iter()
+        .flat_map(|status| status.pod_ips.iter().flatten())
+        .map(|ip| ip.ip.as_str())
+        .collect();
+    assert_eq!(ips.len(), 2, "{ips:?}");
+    for ip in ips {
+        cluster
+            .podplane(&format!("ping {} {ip} --count 1", from.name()))
+            .ok();
+    }
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_privileges_it_runs_in_a_user_namespace() -> Result<()> {
+    if !peers::root() {
+        return Ok(());
+    }
+    const NOBODY: u32 = 65534;
+    let before = Machine::now();
+    let programs = tempfile::tempdir()?;
+    // The build's directory may be one that only its owner may enter.
+    for entry in fs::read_dir(bin_dir())?
+        .flatten()
+        .filter(|entry| entry.path().is_file() && entry.path().extension().is_none())
+    {
+        fs::copy(entry.path(), programs.path().join(entry.file_name()))?;
+    }
+    let home = tempfile::tempdir()?;
+    for dir in [programs.path(), home.path()] {
+        std::os::unix::fs::chown(dir, Some(NOBODY), Some(NOBODY))?;
+    }
+    let as_nobody = |args: &str| {
+        let mut command = Command::new(programs.path().join("podplane"));
+        command
+            .args(args.split_whitespace())
+            .env("PODPLANE_DATA_DIR", home.path().join("d"))
+            .uid(NOBODY)
+            .gid(NOBODY);
+        finish(&mut command)
+    };
+    let up = as_nobody("up --detach --wait --nodes 2 --network kernel");
+    if up.code == Some(0) {
+        as_nobody("run web --replicas 4 --wait").ok();
+        as_nobody("ping web-0 web-1 --count 1 --verify").ok();
+    }
+    let down = as_nobody("down --purge");
+    up.ok();
+    down.ok();
+    assert_eq!(processes_of(&home.path().display().to_string()), []);
+    assert_eq!(before, Machine::now());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ledger_mode_says_why_it_cannot_ping() -> Result<()> {
+    let Some(cluster) = Cluster::up(Up::new(Network::Ledger)).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 2 --wait").ok();
+    let refused = cluster.podplane("ping web-0 web-1").failed(1);
+    assert!(refused.contains("ledger"), "{refused}");
+    let refused = cluster.podplane("exec web-0 -- true").failed(1);
+    assert!(refused.contains("ledger"), "{refused}");
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_kubelet_serves_many_ledger_nodes() -> Result<()> {
+    let Some(cluster) =
+        Cluster::up(Up::new(Network::Ledger).with("--nodes 100 --timeout 120s")).await?
+    else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 200").ok();
+    cluster
+        .pods_until("200 pods run", |pods| running(pods) == 200)
+        .await;
+    let services = cluster.status().await?.services;
+    assert_eq!(
+        services
+            .iter()
+            .filter(|service| service.name.starts_with("kubelet"))
+            .count(),
+        1
+    );
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn down_keeps_the_store_and_up_resumes_it() -> Result<()> {
+    let up = Up::new(Network::Kernel).with("--nodes 2");
+    let Some(mut cluster) = Cluster::up(up.clone()).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 4 --wait").ok();
+    let uids = |pods: &[Pod]| {
+        pods.iter()
+            .map(|pod| pod.uid().to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    let before = uids(&cluster.pods().await?);
+    let blocks = |cluster: &Cluster| {
+        cluster
+            .podplane("get nodes -o yaml")
+            .ok()
+            .lines()
+            .filter(|l| l.contains("podCIDR:"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let had = blocks(&cluster);
+    cluster.podplane("down").ok();
+    assert_eq!(cluster.left(), []);
+    cluster.podplane("get pods").failed(1);
+
+    cluster.up_again(&up)?;
+    let pods = cluster
+        .pods_until("the pods run again", |pods| running(pods) == 4)
+        .await;
+    assert_eq!(uids(&pods), before, "the same pods");
+    assert_eq!(blocks(&cluster), had, "the same blocks");
+    let ready = |pods: &[Pod]| pods.iter().all(|pod| !address(pod).is_empty());
+    cluster.pods_until("every pod has an address", ready).await;
+    let reaches = || async { cluster.podplane("ping web-0 web-1 --count 1 --verify").code };
+    eventually("the new sandboxes answer", reaches, |code| *code == Some(0)).await;
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_kill_nothing_is_left_and_the_next_up_resumes() -> Result<()> {
+    let up = Up::new(Network::Kernel).with("--nodes 2");
+    let Some(mut cluster) = Cluster::up(up.clone()).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 4 --wait").ok();
+    let supervisor = i32::try_from(cluster.status().await?.pid)?;
+    let supervisor = rustix::process::Pid::from_raw(supervisor).context("a process id")?;
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL)?;
+    let left = || async { cluster.left() };
+    eventually("its children die with it", left, Vec::is_empty).await;
+    cluster.up_again(&up)?;
+    cluster
+        .pods_until("the pods run again", |pods| running(pods) == 4)
+        .await;
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_up_must_agree_with_the_first() -> Result<()> {
+    let Some(cluster) = Cluster::up(Up::new(Network::Ledger).with("--nodes 2")).await? else {
+        return Ok(());
+    };
+    cluster
+        .podplane("up --network ledger --nodes 2 --wait")
+        .ok();
+    let refused = cluster
+        .podplane("up --network ledger --nodes 3 --cluster-cidr 10.0.0.0/16 --detach")
+        .failed(1);
+    for differs in ["--nodes", "--cluster-cidr", "10.0.0.0/16", "10.244.0.0/16"] {
+        assert!(refused.contains(differs), "{differs} in {refused}");
+    }
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_comes_and_goes() -> Result<()> {
+    let Some(cluster) = Cluster::up(Up::new(Network::Kernel).with("--nodes 1")).await? else {
+        return Ok(());
+    };
+    cluster.podplane("node add late").ok();
+    let ready = || async { cluster.podplane("get node late").stdout };
+    eventually("the new node is Ready", ready, |shown| {
+        shown.contains(" Ready ")
+    })
+    .await;
+    cluster.podplane("run here --node late --wait").ok();
+    cluster.podplane("run there --node node-0 --wait").ok();
+    cluster.podplane("ping here there --count 1 --verify").ok();
+    cluster.podplane("node remove late").ok();
+    cluster
+        .pods_until("its pod is collected", |pods| pods.len() == 1)
+        .await;
+    cluster.podplane("get node late").failed(1);
+    cluster.finish().await
+}
+
+#[test]
+fn help_of_every_command_has_an_example() {
+    let help = finish(&mut podplane(["--help"])).ok();
+    let commands = help
+        .split("Commands:")
+        .nth(1)
+        .and_then(|rest| rest.split("\n\n").next())
+        .unwrap_or_default();
+    let names: Vec<_> = commands
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next())
+        .collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names
+        .into_iter()
+        .filter(|name| *name != "help" && !name.starts_with(' '))
+    {
+        let help = finish(&mut podplane([name, "--help"])).ok();
+        assert!(help.contains("Example"), "{name}:\n{help}");
+    }
+}
