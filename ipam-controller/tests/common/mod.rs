@@ -1,0 +1,403 @@
+//! An apiserver that is only a map with revisions, and that can be told to fail: enough for the controller to run against.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, future::BoxFuture, stream};
+use podplane_api::{
+    Object,
+    core::{Event, Node, NodeSpec, Pod, PodSpec},
+    meta::ObjectMeta,
+};
+use podplane_client::{ApiError, Reason};
+use podplane_proto::{
+    codec,
+    transport::{Encoded, WireCodec},
+    wire::{self, WatchEventType},
+};
+use prost::Message;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, body::Body, server::NamedService};
+
+/// What happens to the next assignments of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is written, and the answer is lost.
+    AnswerLost,
+    /// It is not written, and nobody can tell.
+    RequestLost,
+    /// The node changes just before.
+    Conflict,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) pods: BTreeMap<String, Pod>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) faults: Vec<Fault>,
+    /// Nodes that only a read of them finds: lists and watches are behind.
+    pub(crate) unseen: Vec<String>,
+    revision: u64,
+    log: Vec<(u64, &'static str, WatchEventType, Bytes)>,
+}
+
+/// The server's state, and a signal for each change of it.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<u64>,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            changed: watch::channel(0).0,
+        }
+    }
+}
+
+fn metadata(name: &str, uid: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.into()),
+        uid: Some(uid.into()),
+        ..ObjectMeta::default()
+    }
+}
+
+impl State {
+    fn log<K: Object>(&mut self, r#type: WatchEventType, object: &mut K) {
+        self.revision += 1;
+        object.metadata_mut().resource_version = Some(self.revision.to_string());
+        let bytes = codec::encode(object).expect("the fake's objects are valid");
+        self.log.push((self.revision, K::KIND, r#type, bytes));
+    }
+
+    fn store_node(&mut self, mut node: Node) -> Node {
+        let present = self.nodes.contains_key(node.name());
+        let r#type = if present {
+            WatchEventType::Modified
+        } else {
+            WatchEventType::Added
+        };
+        self.log(r#type, &mut node);
+        self.nodes.insert(node.name().to_owned(), node.clone());
+        node
+    }
+
+    fn assign(&mut self, request: &wire::AssignPodCidrsRequest) -> Result<Node, ApiError> {
+        let fault = if self.faults.is_empty() {
+            None
+        } else {
+            Some(self.faults.remove(0))
+        };
+        let lost = || ApiError::new(Reason::ServiceUnavailable, "the connection broke");
+        if fault == Some(Fault::RequestLost) {
+            return Err(lost());
+        }
+        let mut node = self
+            .nodes
+            .get(&request.name)
+            .cloned()
+            .ok_or_else(|| ApiError::not_found("nodes", &request.name))?;
+        if fault == Some(Fault::Conflict) {
+            node = self.store_node(node);
+        }
+        if node.uid() != request.uid || node.resource_version() != request.resource_version {
+            return Err(ApiError::new(Reason::Conflict, "the node has changed"));
+        }
+        let spec = node.spec.get_or_insert_default();
+        if spec
+            .pod_cidrs
+            .as_ref()
+            .is_some_and(|cidrs| *cidrs != request.pod_cidrs)
+        {
+            return Err(ApiError::new(Reason::Conflict, "the node has other blocks"));
+        }
+        spec.pod_cidrs = Some(request.pod_cidrs.clone());
+        let node = self.store_node(node);
+        if fault == Some(Fault::AnswerLost) {
+            Err(lost())
+        } else {
+            Ok(node)
+        }
+    }
+
+    pub(crate) fn blocks(&self, node: &str) -> Vec<String> {
+        let spec = self.nodes.get(node).and_then(|node| node.spec.as_ref());
+        spec.and_then(|spec| spec.pod_cidrs.clone())
+            .unwrap_or_default()
+    }
+}
+
+impl World {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.state.lock().expect("no test panics in here"));
+        self.changed.send_modify(|count| *count += 1);
+        result
+    }
+
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+        read(&self.state.lock().expect("no test panics in here"))
+    }
+
+    /// Waits until the state is as wanted.
+    pub(crate) async fn until(&self, wanted: impl Fn(&State) -> bool) {
+        let mut changed = self.changed.subscribe();
+        let waiting = changed.wait_for(|_| self.read(&wanted));
+        if tokio::time::timeout(Duration::from_secs(20), waiting)
+            .await
+            .is_err()
+        {
+            panic!(
+                "not reached: {:#?}",
+                self.read(|state| format!("{:?} {:?}", state.nodes, state.events))
+            );
+        }
+    }
+
+    pub(crate) fn add_node(&self, name: &str, uid: &str, blocks: &[&str]) {
+        let pod_cidrs: Vec<String> = blocks.iter().map(ToString::to_string).collect();
+        let spec = NodeSpec {
+            pod_cidrs: Some(pod_cidrs).filter(|cidrs| !cidrs.is_empty()),
+            ..NodeSpec::default()
+        };
+        let node = Node {
+            metadata: metadata(name, uid),
+            spec: Some(spec),
+            ..Node::default()
+        };
+        self.change(|state| state.store_node(node));
+    }
+
+    pub(crate) fn remove_node(&self, name: &str) {
+        self.change(|state| {
+            let mut node = state.nodes.remove(name).expect("the node is there");
+            state.log(WatchEventType::Deleted, &mut node);
+        });
+    }
+
+    pub(crate) fn add_pod(&self, name: &str, node: &str) {
+        let spec = PodSpec {
+            node_name: Some(node.into()),
+            ..PodSpec::default()
+        };
+        let metadata = ObjectMeta {
+            namespace: Some("default".into()),
+            ..metadata(name, name)
+        };
+        let mut pod = Pod {
+            metadata,
+            spec: Some(spec),
+            ..Pod::default()
+        };
+        self.change(|state| {
+            state.log(WatchEventType::Added, &mut pod);
+            state.pods.insert(name.to_owned(), pod);
+        });
+    }
+
+    fn answer(&self, method: &str, request: &Bytes) -> Result<Bytes, ApiError> {
+        match method {
+            "ListNodes" => Ok(self.read(|state| {
+                list(
+                    state,
+                    state
+                        .nodes
+                        .values()
+                        .filter(|node| !state.unseen.contains(&node.name().to_owned())),
+                )
+            })),
+            "ListPods" => Ok(self.read(|state| list(state, state.pods.values()))),
+            "GetNode" => {
+                let wire::GetRequest { name, .. } = decode(request);
+                let found = self.read(|state| state.nodes.get(&name).cloned());
+                found
+                    .map(|node| encode(&node))
+                    .ok_or_else(|| ApiError::not_found("nodes", &name))
+            }
+            "AssignPodCIDRs" => self
+                .change(|state| state.assign(&decode(request)))
+                .map(|node| encode(&node)),
+            "DeletePod" => {
+                let wire::DeleteRequest {
+                    name,
+                    grace_period_seconds,
+                    ..
+                } = decode(request);
+                assert_eq!(
+                    grace_period_seconds,
+                    Some(0),
+                    "nobody will report the end of an orphan"
+                );
+                self.change(|state| {
+                    let mut pod = state
+                        .pods
+                        .remove(&name)
+                        .ok_or_else(|| ApiError::not_found("pods", &name))?;
+                    state.log(WatchEventType::Deleted, &mut pod);
+                    Ok(encode(&pod))
+                })
+            }
+            "CreateEvent" => {
+                let wire::WriteRequest { object } = decode(request);
+                let event: Event =
+                    codec::decode(&object.expect("an event")).expect("a valid event");
+                self.change(|state| state.events.push(event.clone()));
+                Ok(encode(&event))
+            }
+            _ => Err(ApiError::new(
+                Reason::BadRequest,
+                format!("{method} is not faked"),
+            )),
+        }
+    }
+
+    fn watch(
+        &self,
+        kind: &'static str,
+        request: &Bytes,
+    ) -> impl Stream<Item = Result<Encoded, Status>> + Send + 'static {
+        let request: wire::WatchRequest = decode(request);
+        let after: u64 = request
+            .resource_version
+            .parse()
+            .expect("the fake's revisions are numbers");
+        let next = move |(world, mut changed, after): (Self, watch::Receiver<u64>, u64)| async move {
+            loop {
+                let found = world.read(|state| {
+                    state
+                        .log
+                        .iter()
+                        .find(|(revision, of, ..)| *revision > after && *of == kind)
+                        .cloned()
+                });
+                if let Some((revision, _, r#type, object)) = found {
+                    let event = wire::WatchEvent {
+                        r#type: r#type.into(),
+                        object: Some(object),
+                    };
+                    return Some((
+                        Ok(Encoded(event.encode_to_vec().into())),
+                        (world, changed, revision),
+                    ));
+                }
+                changed.changed().await.ok()?;
+            }
+        };
+        stream::unfold((self.clone(), self.changed.subscribe(), after), next)
+    }
+
+    /// Serves the world, and says where. It ends with the runtime of the test.
+    pub(crate) async fn serve(&self, tasks: &mut tokio::task::JoinSet<()>) -> std::net::SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let server = tonic::transport::Server::builder()
+            .add_service(Fake::<NodeKind>(self.clone(), std::marker::PhantomData))
+            .add_service(Fake::<PodKind>(self.clone(), std::marker::PhantomData))
+            .add_service(Fake::<EventKind>(self.clone(), std::marker::PhantomData))
+            .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener));
+        tasks.spawn(async move { server.await.expect("the fake serves") });
+        address
+    }
+}
+
+fn encode<K: Object>(object: &K) -> Bytes {
+    codec::encode(object).expect("the fake's objects are valid")
+}
+
+fn decode<M: Message + Default>(request: &Bytes) -> M {
+    M::decode(request.clone()).expect("the client's requests are valid")
+}
+
+fn list<'a, K: Object>(state: &State, items: impl Iterator<Item = &'a K>) -> Bytes {
+    let metadata = wire::ListMeta {
+        resource_version: Some(state.revision.to_string()),
+        ..wire::ListMeta::default()
+    };
+    let items = items.map(encode).collect();
+    wire::ObjectList {
+        metadata: Some(metadata),
+        items,
+    }
+    .encode_to_vec()
+    .into()
+}
+
+pub(crate) trait Kind: Clone + Send + Sync + 'static {
+    const SERVICE: &'static str;
+    const KIND: &'static str;
+}
+
+macro_rules! kind {
+    ($name:ident, $kind:literal) => {
+        #[derive(Clone, Debug)]
+        pub(crate) struct $name;
+        impl Kind for $name {
+            const SERVICE: &'static str = concat!("podplane.core.v1.", $kind, "Service");
+            const KIND: &'static str = $kind;
+        }
+    };
+}
+
+kind!(NodeKind, "Node");
+kind!(PodKind, "Pod");
+kind!(EventKind, "Event");
+
+#[derive(Clone, Debug)]
+struct Fake<K>(World, std::marker::PhantomData<K>);
+
+impl<K: Kind> NamedService for Fake<K> {
+    const NAME: &'static str = K::SERVICE;
+}
+
+impl<K: Kind> tower::Service<http::Request<Body>> for Fake<K> {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let world = self.0.clone();
+        let method = request
+            .uri()
+            .path()
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let mut grpc = tonic::server::Grpc::new(WireCodec::<Encoded, Encoded>::default());
+        Box::pin(async move {
+            Ok(if method.starts_with("Watch") {
+                let watch = move |request: Request<Encoded>| {
+                    let events = world.watch(K::KIND, &request.into_inner().0).boxed();
+                    std::future::ready(Ok::<_, Status>(Response::new(events)))
+                };
+                grpc.server_streaming(tower::service_fn(watch), request)
+                    .await
+            } else {
+                let answer = move |request: Request<Encoded>| {
+                    let answer = world.answer(&method, &request.into_inner().0);
+                    std::future::ready(
+                        answer
+                            .map(|bytes| Response::new(Encoded(bytes)))
+                            .map_err(Status::from),
+                    )
+                };
+                grpc.unary(tower::service_fn(answer), request).await
+            })
+        })
+    }
+}

@@ -1,0 +1,261 @@
+//! The whole controller, over gRPC, against an apiserver that loses requests and answers.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Fault, World};
+use podplane_ipam_controller::{Config, run};
+use podplane_proto::ipam::{
+    BlockState, GetOwnerRequest, ListPoolsRequest, ipam_service_client::IpamServiceClient,
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+struct Running {
+    config: Config,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    directory: tempfile::TempDir,
+}
+
+impl Running {
+    /// A controller of four blocks, one of them in the service range.
+    async fn start(world: &World) -> Self {
+        let mut tasks = JoinSet::new();
+        let server = world.serve(&mut tasks).await;
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let config = Config {
+            server: server.to_string().parse().expect("an address"),
+            listen: "127.0.0.1:0".parse().expect("an address"),
+            address_file: Some(directory.path().join("address")),
+            allocate_node_cidrs: true,
+            cluster_cidr: "10.244.0.0/22".to_owned(),
+            node_cidr_mask_size: None,
+            node_cidr_mask_size_ipv4: None,
+            node_cidr_mask_size_ipv6: None,
+            service_cluster_ip_range: "10.244.3.0/28".to_owned(),
+            orphan_quarantine: 0,
+        };
+        let mut running = Self {
+            config,
+            stop: CancellationToken::new(),
+            tasks,
+            directory,
+        };
+        running.spawn();
+        running
+    }
+
+    fn spawn(&mut self) {
+        let (config, stop) = (self.config.clone(), self.stop.clone());
+        self.tasks
+            .spawn(async move { run(config, stop).await.expect("the controller runs") });
+    }
+
+    /// Ends the controller in the middle of whatever it does, and starts another.
+    async fn restart(&mut self) {
+        self.stop.cancel();
+        self.tasks
+            .join_next()
+            .await
+            .expect("the controller is a task")
+            .expect("it does not panic");
+        self.stop = CancellationToken::new();
+        self.spawn();
+    }
+
+    fn ask(&self) -> IpamServiceClient<tonic::transport::Channel> {
+        let address =
+            std::fs::read_to_string(self.directory.path().join("address")).expect("it listens");
+        let endpoint: podplane_client::Endpoint = address.trim().parse().expect("an address");
+        IpamServiceClient::new(podplane_client::endpoint::channel(&endpoint).expect("no TLS"))
+    }
+}
+
+fn holds(node: &'static str, block: &'static str) -> impl Fn(&common::State) -> bool {
+    move |state| state.blocks(node) == [block]
+}
+
+#[tokio::test]
+async fn nodes_get_blocks_until_none_is_left_and_again_when_one_is_freed() {
+    let world = World::default();
+    world.add_node("old", "u0", &["10.244.1.0/24"]);
+    let running = Running::start(&world).await;
+    world.add_node("a", "u1", &[]);
+    world.until(holds("a", "10.244.0.0/24")).await;
+    world.add_node("b", "u2", &[]);
+    world.until(holds("b", "10.244.2.0/24")).await;
+
+    world.add_node("late", "u3", &[]);
+    world.until(|state| !state.events.is_empty()).await;
+    let event = world.read(|state| state.events[0].clone());
+    assert_eq!(event.reason.as_deref(), Some("CIDRNotAvailable"));
+    assert_eq!(
+        event.message.as_deref(),
+        Some("Node late status is now: CIDRNotAvailable")
+    );
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    assert_eq!(
+        event.source.unwrap().component.as_deref(),
+        Some("cidrAllocator")
+    );
+    assert_eq!(event.reporting_component.as_deref(), Some("cidrAllocator"));
+    assert_eq!(event.involved_object.name.as_deref(), Some("late"));
+    assert_eq!(world.read(|state| state.blocks("late")), [""; 0]);
+
+    world.remove_node("old");
+    world.until(holds("late", "10.244.1.0/24")).await;
+
+    let mut client = running.ask();
+    let question = GetOwnerRequest {
+        address: "10.244.1.9".to_owned(),
+    };
+    let blocks = client
+        .get_owner(question)
+        .await
+        .unwrap()
+        .into_inner()
+        .blocks;
+    assert_eq!(blocks.len(), 1);
+    assert_eq!(
+        (blocks[0].cidr.as_str(), blocks[0].node_name.as_str()),
+        ("10.244.1.0/24", "late")
+    );
+    let pools = client
+        .list_pools(ListPoolsRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .pools;
+    assert_eq!((pools[0].capacity, pools[0].used, pools[0].free), (4, 4, 0));
+    assert_eq!(
+        pools[0].blocks.last().unwrap().state(),
+        BlockState::Reserved
+    );
+    let refused = client
+        .get_owner(GetOwnerRequest {
+            address: "late".to_owned(),
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    running.stop.cancel();
+}
+
+#[tokio::test]
+async fn lost_calls_give_no_block_twice() {
+    let world = World::default();
+    let mut running = Running::start(&world).await;
+    for fault in [Fault::AnswerLost, Fault::RequestLost, Fault::Conflict] {
+        world.change(|state| state.faults = vec![fault; 3]);
+        for (node, uid) in [("a", "u1"), ("b", "u2"), ("c", "u3")] {
+            world.add_node(node, &format!("{uid}{fault:?}"), &[]);
+        }
+        let assigned = |state: &common::State| {
+            ["a", "b", "c"]
+                .iter()
+                .all(|node| state.blocks(node).len() == 1)
+        };
+        world.until(assigned).await;
+        let mut blocks: Vec<String> = world.read(|state| {
+            ["a", "b", "c"]
+                .iter()
+                .flat_map(|node| state.blocks(node))
+                .collect()
+        });
+        blocks.sort();
+        assert_eq!(
+            blocks,
+            ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"],
+            "{fault:?}"
+        );
+        ["a", "b", "c"]
+            .iter()
+            .for_each(|node| world.remove_node(node));
+    }
+    running.stop.cancel();
+    running.tasks.abort_all();
+    while running.tasks.join_next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_new_controller_knows_what_the_last_one_gave() {
+    let world = World::default();
+    let mut running = Running::start(&world).await;
+    world.add_node("a", "u1", &[]);
+    world.until(holds("a", "10.244.0.0/24")).await;
+    running.restart().await;
+    world.add_node("b", "u2", &[]);
+    world.until(holds("b", "10.244.1.0/24")).await;
+    running.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_block_that_overlaps_is_reported_and_left_alone() {
+    let world = World::default();
+    world.add_node("a", "u1", &["10.244.0.0/24"]);
+    world.add_node("b", "u2", &["10.244.0.0/24"]);
+    let running = Running::start(&world).await;
+    world.until(|state| !state.events.is_empty()).await;
+    let event = world.read(|state| state.events[0].clone());
+    assert_eq!(event.reason.as_deref(), Some("ForeignPodCIDR"));
+    assert_eq!(
+        event.message.as_deref(),
+        Some(
+            "cidr 10.244.0.0/24 overlaps 10.244.0.0/24 of node a; the block is kept, and nothing else is given there"
+        )
+    );
+    assert_eq!(event.involved_object.name.as_deref(), Some("b"));
+    world.add_node("c", "u3", &[]);
+    world.until(holds("c", "10.244.1.0/24")).await;
+    running.stop.cancel();
+}
+
+#[tokio::test]
+async fn pods_of_a_node_that_is_gone_are_deleted_and_no_others() {
+    let world = World::default();
+    world.add_node("stays", "u1", &[]);
+    world.add_node("goes", "u2", &[]);
+    world.add_pod("on-stays", "stays");
+    world.add_pod("on-goes", "goes");
+    world.add_pod("orphan-from-the-start", "long-gone");
+    // It exists, but lists and watches are behind.
+    world.change(|state| state.unseen.push("new".to_owned()));
+    world.add_node("new", "u3", &[]);
+    world.add_pod("on-new", "new");
+    let running = Running::start(&world).await;
+    world
+        .until(|state| !state.pods.contains_key("orphan-from-the-start"))
+        .await;
+    world.remove_node("goes");
+    world
+        .until(|state| !state.pods.contains_key("on-goes"))
+        .await;
+    let left: Vec<String> = world.read(|state| state.pods.keys().cloned().collect());
+    assert_eq!(left, ["on-new", "on-stays"]);
+    running.stop.cancel();
+}
+
+#[tokio::test]
+async fn flags_without_a_block_for_any_node_are_refused() {
+    let world = World::default();
+    let running = Running::start(&world).await;
+    let refused = |change: fn(&mut Config)| {
+        let mut config = running.config.clone();
+        change(&mut config);
+        config.ranges().unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(|config| config.service_cluster_ip_range = "10.0.0.0/8".to_owned()),
+        "service range 10.0.0.0/8 takes every block of cluster CIDR 10.244.0.0/22; no node can be given one"
+    );
+    assert_eq!(
+        refused(|config| config.cluster_cidr.clear()),
+        "invalid CIDR[0]: <nil> (invalid CIDR address: )"
+    );
+    running.stop.cancel();
+    let mut tasks = running.tasks;
+    let ended = tokio::time::timeout(Duration::from_secs(4), tasks.join_next()).await;
+    assert!(ended.is_ok(), "the controller ends when it is asked to");
+}
