@@ -1,0 +1,207 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    resources::Resources,
+    testing::{NodeBuilder, PodBuilder},
+};
+
+fn name(text: &str) -> NodeName {
+    text.into()
+}
+
+#[test]
+fn pods_of_a_node_that_is_not_there_are_on_it_when_it_comes() {
+    let mut cache = Cache::default();
+    cache.confirm(PodBuilder::new("p").info(), &name("n"));
+    assert!(cache.snapshot().nodes().is_empty());
+    let node = Arc::new(NodeBuilder::new("n").node());
+    assert_eq!(cache.apply_node(node.clone()), [NodeChange::Added]);
+    assert_eq!(cache.node(&name("n")).unwrap().pods.len(), 1);
+    cache.remove_node(&name("n"));
+    assert_eq!(cache.apply_node(node), [NodeChange::Added]);
+    assert_eq!(cache.node(&name("n")).unwrap().pods.len(), 1);
+}
+
+#[test]
+fn a_node_made_again_under_its_name_is_new() {
+    let mut cache = Cache::default();
+    let first = NodeBuilder::new("n").block("10.0.0.0/30", 1);
+    cache.apply_node(Arc::new(first.node()));
+    cache.confirm(PodBuilder::new("p").info(), &name("n"));
+    cache.refuse_for_ips(&name("n"));
+    let second = first.uid("another").block("10.0.0.0/29", 5);
+    assert_eq!(
+        cache.apply_node(Arc::new(second.node())),
+        [NodeChange::Added]
+    );
+    assert_eq!(cache.node(&name("n")).unwrap().free_pod_ips(), 4);
+}
+
+#[test]
+fn only_an_assumption_is_forgotten() {
+    let mut cache = Cache::default();
+    let pod = PodBuilder::new("p").info();
+    cache.assume(pod.clone(), &name("n"));
+    assert_eq!(
+        cache.placing(&pod.uid),
+        Some((&name("n"), Placing::Assumed))
+    );
+    assert_eq!(cache.forget(&pod.uid).unwrap().node, name("n"));
+    cache.assume(pod.clone(), &name("n"));
+    assert!(cache.confirm(pod.clone(), &name("n")).is_none());
+    assert!(cache.forget(&pod.uid).is_none());
+    assert_eq!(cache.placing(&pod.uid), Some((&name("n"), Placing::Bound)));
+}
+
+#[test]
+fn the_api_servers_word_frees_what_was_assumed_elsewhere() {
+    let mut cache = Cache::default();
+    let pod = PodBuilder::new("p").info();
+    cache.assume(pod.clone(), &name("a"));
+    assert_eq!(cache.confirm(pod, &name("b")).unwrap().node, name("a"));
+}
+
+#[test]
+fn a_change_says_what_it_is() {
+    let mut cache = Cache::default();
+    let node = NodeBuilder::new("n").block("10.0.0.0/30", 1);
+    let mut change = |node: &NodeBuilder| cache.apply_node(Arc::new(node.node()));
+    change(&NodeBuilder::new("n"));
+    assert_eq!(
+        change(&NodeBuilder::new("n").heartbeat("2026-01-01T00:00:00Z")),
+        []
+    );
+    assert_eq!(change(&NodeBuilder::new("n").pod_cidr("10.0.0.0/30")), []);
+    let both = [NodeChange::Allocatable, NodeChange::PodIps];
+    assert_eq!(change(&node), both);
+    assert_eq!(change(&node.clone().allocated("1")), [NodeChange::PodIps]);
+    assert_eq!(change(&node), [NodeChange::PodIps]);
+    let node = node.label("k", "v");
+    assert_eq!(change(&node), [NodeChange::Labels]);
+    let node = node.taint("k", "v", "NoSchedule");
+    assert_eq!(change(&node), [NodeChange::Taints]);
+    assert_eq!(change(&node.cordon()), [NodeChange::Unschedulable]);
+}
+
+#[test]
+fn a_node_whose_kubelet_found_no_address_is_full_until_it_reports() {
+    let mut cache = Cache::default();
+    let node = NodeBuilder::new("n").block("10.0.0.0/29", 5);
+    cache.apply_node(Arc::new(node.node()));
+    let free = |cache: &Cache| cache.node(&name("n")).unwrap().free_pod_ips();
+    cache.refuse_for_ips(&name("n"));
+    assert_eq!(free(&cache), 0);
+    // Somebody else's change of the Node is no report.
+    assert_eq!(
+        cache.apply_node(Arc::new(node.clone().label("k", "v").node())),
+        [NodeChange::Labels]
+    );
+    assert_eq!(free(&cache), 0);
+    let heartbeat = node
+        .heartbeat("2026-01-01T00:00:00Z")
+        .allocated("2")
+        .label("k", "v");
+    assert_eq!(
+        cache.apply_node(Arc::new(heartbeat.node())),
+        [NodeChange::PodIps]
+    );
+    assert_eq!(free(&cache), 3);
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was_taken() {
+    let mut cache = Cache::default();
+    cache.apply_node(Arc::new(NodeBuilder::new("n").node()));
+    let before = cache.snapshot();
+    cache.assume(PodBuilder::new("p").info(), &name("n"));
+    assert!(before.nodes()[0].pods.is_empty());
+    assert_eq!(cache.snapshot().nodes()[0].pods.len(), 1);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    AddNode(u8),
+    RemoveNode(u8),
+    Assume(u8, u8),
+    Confirm(u8, u8),
+    Forget(u8),
+    RemovePod(u8),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (node, pod) = (|| 0..3_u8, || 0..6_u8);
+    prop_oneof![
+        2 => node().prop_map(Op::AddNode),
+        1 => node().prop_map(Op::RemoveNode),
+        3 => (pod(), node()).prop_map(|(pod, node)| Op::Assume(pod, node)),
+        3 => (pod(), node()).prop_map(|(pod, node)| Op::Confirm(pod, node)),
+        1 => pod().prop_map(Op::Forget),
+        1 => pod().prop_map(Op::RemovePod),
+    ]
+}
+
+/// Odd pods are on the node's own network; all differ in what they ask for.
+fn pod(n: u8) -> PodBuilder {
+    let pod = PodBuilder::new(&n.to_string())
+        .ask("cpu", &n.to_string())
+        .ask("example.com/x", &(n / 2).to_string());
+    if n % 2 == 1 { pod.host_network() } else { pod }
+}
+
+proptest! {
+    /// The model is a list of who is where; everything else must follow from it.
+    #[test]
+    fn nodes_carry_exactly_their_pods(ops in prop::collection::vec(op(), 1..60)) {
+        let mut cache = Cache::default();
+        let mut nodes = BTreeSet::new();
+        let mut pods = BTreeMap::<u8, (u8, Placing)>::new();
+        let node_name = |n: u8| name(&n.to_string());
+        for op in ops {
+            match op {
+                Op::AddNode(n) => {
+                    cache.apply_node(Arc::new(NodeBuilder::new(&n.to_string()).node()));
+                    nodes.insert(n);
+                }
+                Op::RemoveNode(n) => {
+                    cache.remove_node(&node_name(n));
+                    nodes.remove(&n);
+                }
+                Op::Assume(p, n) => {
+                    cache.assume(pod(p).info(), &node_name(n));
+                    pods.insert(p, (n, Placing::Assumed));
+                }
+                Op::Confirm(p, n) => {
+                    let freed = cache.confirm(pod(p).info(), &node_name(n)).map(|freed| freed.node);
+                    let before = pods.insert(p, (n, Placing::Bound)).map(|(before, _)| before);
+                    prop_assert_eq!(freed, before.filter(|before| *before != n).map(node_name));
+                }
+                Op::Forget(p) => {
+                    let assumed = pods.get(&p).is_some_and(|(_, placing)| *placing == Placing::Assumed);
+                    prop_assert_eq!(cache.forget(&pod(p).info().uid).is_some(), assumed);
+                    if assumed {
+                        pods.remove(&p);
+                    }
+                }
+                Op::RemovePod(p) => {
+                    let freed = cache.remove_pod(&pod(p).info().uid).map(|freed| freed.node);
+                    prop_assert_eq!(freed, pods.remove(&p).map(|(n, _)| node_name(n)));
+                }
+            }
+            let snapshot = cache.snapshot();
+            let listed: Vec<_> = snapshot.nodes().iter().map(|node| node.name.clone()).collect();
+            prop_assert_eq!(listed, nodes.iter().copied().map(node_name).collect::<Vec<_>>());
+            for node in snapshot.nodes() {
+                let here: Vec<_> = pods.iter().filter(|(_, (n, _))| node_name(*n) == node.name).map(|(p, _)| pod(*p).info()).collect();
+                let mut requested = Resources::default();
+                here.iter().for_each(|pod| requested += &pod.requests);
+                prop_assert_eq!(node.pods.len(), here.len());
+                prop_assert_eq!(node.pods.requested(), &requested);
+                let holding = here.iter().filter(|pod| pod.needs_ip()).count();
+                prop_assert_eq!(node.pods.holding_ips(), i128::try_from(holding).unwrap());
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The node has what the pod asks for: a place, cpu, memory, storage, and whatever else it names.
+
+use std::borrow::Cow;
+
+use podplane_ipam::{parse_cidr, pool::kubenet_allowed_pods};
+
+use super::{Filter, Objection, Resolvable};
+use crate::{
+    config::IpPolicy,
+    node::{NodeChange, NodeInfo},
+    pod::PodInfo,
+    resources::Amount,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Fit {
+    policy: IpPolicy,
+}
+
+impl Fit {
+    /// With [`IpPolicy::PodCidr`] a node's block bounds the number of its pods.
+    pub fn new(policy: IpPolicy) -> Self {
+        Self { policy }
+    }
+
+    fn allowed_pods(&self, node: &NodeInfo) -> Amount {
+        let allowed = node.allowed_pods();
+        match self.policy {
+            IpPolicy::Resource | IpPolicy::Off => allowed,
+            IpPolicy::PodCidr => {
+                // The quick repair looks at `podCIDR` alone, the block of the node's first family.
+                let block = node.pod_cidrs().first();
+                let block = block.and_then(|cidr| parse_cidr(cidr).ok());
+                let allowed = u64::try_from(allowed).unwrap_or(0);
+                kubenet_allowed_pods(block, allowed).into()
+            }
+        }
+    }
+}
+
+impl Filter for Fit {
+    fn name(&self) -> &'static str {
+        "NodeResourcesFit"
+    }
+
+    /// Names everything that is short, not only the first.
+    fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Objection> {
+        let mut reasons = Vec::new();
+        let mut resolvable = Resolvable::ByPreemption;
+        let pods = Amount::try_from(node.pods.len()).unwrap_or(Amount::MAX);
+        if pods >= self.allowed_pods(node) {
+            reasons.push(Cow::Borrowed("Too many pods"));
+        }
+        for (resource, wanted) in pod.requests.wanted() {
+            let allocatable = node.allocatable.get(resource);
+            if wanted > allocatable - node.pods.requested().get(resource) {
+                reasons.push(format!("Insufficient {resource}").into());
+            }
+            if wanted > allocatable {
+                resolvable = Resolvable::Never;
+            }
+        }
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        Err(Objection {
+            reasons,
+            resolvable,
+        })
+    }
+
+    fn heeds(&self, change: NodeChange) -> bool {
+        // A block that arrives never allows more pods than its absence did, so it cannot help.
+        change == NodeChange::Allocatable
+    }
+
+    /// Whoever leaves makes a place.
+    fn freed_by(&self, _pod: &PodInfo, _freed: &PodInfo) -> bool {
+        true
+    }
+}

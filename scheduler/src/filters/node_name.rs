@@ -1,0 +1,30 @@
+//! A pod that names its node goes there or nowhere.
+
+use super::{Filter, Objection};
+use crate::{
+    node::{NodeChange, NodeInfo},
+    pod::PodInfo,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct NodeName;
+
+impl Filter for NodeName {
+    fn name(&self) -> &'static str {
+        "NodeName"
+    }
+
+    fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Objection> {
+        match pod.node_name() {
+            Some(name) if name != node.name => Err(Objection::unresolvable(
+                "node(s) didn't match the requested node name",
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn heeds(&self, _change: NodeChange) -> bool {
+        false
+    }
+}

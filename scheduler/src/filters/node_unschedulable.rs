@@ -1,0 +1,35 @@
+//! A cordoned node takes only pods that tolerate it.
+
+use podplane_api::core::Taint;
+
+use super::{Filter, Objection, taint_toleration::tolerates};
+use crate::{
+    node::{NodeChange, NodeInfo},
+    pod::PodInfo,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct NodeUnschedulable;
+
+impl Filter for NodeUnschedulable {
+    fn name(&self) -> &'static str {
+        "NodeUnschedulable"
+    }
+
+    fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Objection> {
+        let cordon = Taint {
+            key: "node.kubernetes.io/unschedulable".to_owned(),
+            effect: "NoSchedule".to_owned(),
+            ..Taint::default()
+        };
+        if node.is_unschedulable() && !tolerates(pod, &cordon) {
+            return Err(Objection::unresolvable("node(s) were unschedulable"));
+        }
+        Ok(())
+    }
+
+    fn heeds(&self, change: NodeChange) -> bool {
+        change == NodeChange::Unschedulable
+    }
+}

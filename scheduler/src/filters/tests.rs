@@ -1,0 +1,275 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{NodeBuilder, PodBuilder};
+
+/// Each reason, of a node that has the pods given.
+fn reasons(
+    policy: IpPolicy,
+    node: &NodeBuilder,
+    present: &[PodBuilder],
+    pod: &PodBuilder,
+) -> Vec<String> {
+    let mut node = node.info();
+    for pod in present {
+        node.pods.insert(pod.info());
+    }
+    match Filters::new(policy).check(&pod.info(), &node) {
+        Ok(()) => Vec::new(),
+        Err(refusal) => refusal.reasons.into_iter().map(Cow::into_owned).collect(),
+    }
+}
+
+fn off(node: &NodeBuilder, present: &[PodBuilder], pod: &PodBuilder) -> Vec<String> {
+    reasons(IpPolicy::Off, node, present, pod)
+}
+
+#[test]
+fn a_pod_goes_to_the_node_it_names() {
+    let pod = PodBuilder::new("p").on("b");
+    let reason = "node(s) didn't match the requested node name";
+    assert_eq!(off(&NodeBuilder::new("a"), &[], &pod), [reason]);
+    assert!(off(&NodeBuilder::new("b"), &[], &pod).is_empty());
+}
+
+#[test]
+fn a_cordoned_node_takes_only_who_tolerates_it() {
+    let node = NodeBuilder::new("n").cordon();
+    let pod = PodBuilder::new("p");
+    assert_eq!(off(&node, &[], &pod), ["node(s) were unschedulable"]);
+    let tolerant = pod.tolerate("node.kubernetes.io/unschedulable");
+    assert!(off(&node, &[], &tolerant).is_empty());
+}
+
+#[test]
+fn an_untolerated_taint_is_named() {
+    let tolerating =
+        |toleration| PodBuilder::new("p").set("/spec/tolerations", json!([toleration]));
+    let node = |effect| NodeBuilder::new("n").taint("team", "red", effect);
+    let reason = "node(s) had untolerated taint {team: red}";
+    for (effect, toleration, tolerated) in [
+        ("NoSchedule", json!({"key": "team", "value": "red"}), true),
+        (
+            "NoSchedule",
+            json!({"key": "team", "operator": "Equal", "value": "blue"}),
+            false,
+        ),
+        (
+            "NoSchedule",
+            json!({"key": "team", "operator": "Exists", "effect": "NoExecute"}),
+            false,
+        ),
+        (
+            "NoExecute",
+            json!({"key": "team", "operator": "Exists", "effect": "NoExecute"}),
+            true,
+        ),
+        ("NoExecute", json!({"operator": "Exists"}), true),
+        (
+            "NoExecute",
+            json!({"key": "other", "operator": "Exists"}),
+            false,
+        ),
+        (
+            "PreferNoSchedule",
+            json!({"key": "other", "operator": "Exists"}),
+            true,
+        ),
+    ] {
+        let found = off(&node(effect), &[], &tolerating(toleration.clone()));
+        assert_eq!(found.is_empty(), tolerated, "{effect} {toleration}");
+        assert!(tolerated || found == [reason], "{found:?}");
+    }
+    let bare = NodeBuilder::new("n").taint("team", "", "NoSchedule");
+    let found = off(&bare, &[], &PodBuilder::new("p"));
+    assert_eq!(found, ["node(s) had untolerated taint {team: }"]);
+}
+
+#[test]
+fn a_selector_must_match_every_label() {
+    let node = NodeBuilder::new("n")
+        .label("disk", "ssd")
+        .label("zone", "a");
+    let selecting = |labels| PodBuilder::new("p").set("/spec/nodeSelector", labels);
+    let reason = "node(s) didn't match Pod's node affinity/selector";
+    assert!(off(&node, &[], &selecting(json!({"disk": "ssd", "zone": "a"}))).is_empty());
+    assert_eq!(
+        off(&node, &[], &selecting(json!({"disk": "ssd", "zone": "b"}))),
+        [reason]
+    );
+    assert_eq!(off(&node, &[], &selecting(json!({"none": ""}))), [reason]);
+}
+
+#[test]
+fn one_term_of_the_affinity_must_match_in_full() {
+    let node = NodeBuilder::new("n")
+        .label("disk", "ssd")
+        .label("cores", "8");
+    let fits = |terms: Value| {
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let affinity = json!({"nodeAffinity": {required: {"nodeSelectorTerms": terms}}});
+        let pod = PodBuilder::new("p").set("/spec/affinity", affinity);
+        off(&node, &[], &pod).is_empty()
+    };
+    let expressions = |list: Value| json!({"matchExpressions": list});
+    let one = |key: &str, operator: &str, values: Value| {
+        expressions(json!([{"key": key, "operator": operator, "values": values}]))
+    };
+    for (term, want) in [
+        (one("disk", "In", json!(["hdd", "ssd"])), true),
+        (one("disk", "In", json!(["hdd"])), false),
+        (one("disk", "NotIn", json!(["hdd"])), true),
+        (one("none", "NotIn", json!(["x"])), true),
+        (one("disk", "Exists", json!([])), true),
+        (one("disk", "DoesNotExist", json!([])), false),
+        (one("cores", "Gt", json!(["7"])), true),
+        (one("cores", "Gt", json!(["8"])), false),
+        (one("cores", "Lt", json!(["9"])), true),
+        (one("disk", "Lt", json!(["9"])), false),
+        (one("none", "Gt", json!(["0"])), false),
+        (one("disk", "Like", json!(["s*"])), false),
+        (json!({}), false),
+        (
+            json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}),
+            true,
+        ),
+        (
+            json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]}),
+            false,
+        ),
+    ] {
+        assert_eq!(fits(json!([term.clone()])), want, "{term}");
+    }
+    let (yes, no) = (
+        one("disk", "Exists", json!([])),
+        one("none", "Exists", json!([])),
+    );
+    assert!(fits(json!([no, yes])), "terms are alternatives");
+    let both = expressions(
+        json!([{"key": "disk", "operator": "Exists"}, {"key": "none", "operator": "Exists"}]),
+    );
+    assert!(!fits(json!([both])), "requirements of a term are not");
+    assert!(!fits(json!([])), "no term is no match");
+}
+
+#[test]
+fn a_port_of_the_node_is_given_once() {
+    let node = NodeBuilder::new("n");
+    let present = [PodBuilder::new("q").host_port("127.0.0.1", 8080)];
+    let reason = "node(s) didn't have free ports for the requested pod ports";
+    for (ip, port, free) in [
+        ("127.0.0.1", 8080, false),
+        ("0.0.0.0", 8080, false),
+        ("", 8080, false),
+        ("127.0.0.2", 8080, true),
+        ("127.0.0.1", 8081, true),
+    ] {
+        let found = off(&node, &present, &PodBuilder::new("p").host_port(ip, port));
+        assert_eq!(found.is_empty(), free, "{ip}:{port}");
+        assert!(free || found == [reason], "{found:?}");
+    }
+}
+
+#[test]
+fn everything_that_is_short_is_named() {
+    let node = NodeBuilder::new("n")
+        .offer("cpu", "1")
+        .offer("memory", "1Gi")
+        .offer("pods", "1");
+    let present = [PodBuilder::new("q").ask("cpu", "600m")];
+    let pod = PodBuilder::new("p")
+        .ask("cpu", "401m")
+        .ask("memory", "2Gi")
+        .ask("ephemeral-storage", "1")
+        .ask("example.com/gpu", "1");
+    let short = [
+        "Too many pods",
+        "Insufficient cpu",
+        "Insufficient memory",
+        "Insufficient ephemeral-storage",
+        "Insufficient example.com/gpu",
+    ];
+    assert_eq!(off(&node, &present, &pod), short);
+    let node = node.offer("pods", "2");
+    assert!(off(&node, &present, &PodBuilder::new("p").ask("cpu", "400m")).is_empty());
+}
+
+#[test]
+fn what_the_whole_node_could_not_give_is_unresolvable() {
+    let refusal = |pod: PodBuilder| {
+        let mut node = NodeBuilder::new("n").offer("cpu", "1").info();
+        node.pods
+            .insert(PodBuilder::new("q").ask("cpu", "1").info());
+        let refusal = Filters::new(IpPolicy::Off).check(&pod.info(), &node);
+        refusal.unwrap_err().resolvable
+    };
+    assert_eq!(
+        refusal(PodBuilder::new("p").ask("cpu", "1")),
+        Resolvable::ByPreemption
+    );
+    assert_eq!(
+        refusal(PodBuilder::new("p").ask("cpu", "2")),
+        Resolvable::Never
+    );
+}
+
+#[test]
+fn an_address_is_a_resource() {
+    let short = ["Insufficient pod IPs"];
+    let resource = |node: &NodeBuilder, present: &[PodBuilder], pod: &PodBuilder| {
+        reasons(IpPolicy::Resource, node, present, pod)
+    };
+    let pod = PodBuilder::new("p");
+    let (host, other) = (PodBuilder::new("h").host_network(), PodBuilder::new("o"));
+    let node = NodeBuilder::new("n").block("10.0.0.0/30", 1);
+    assert!(resource(&node, std::slice::from_ref(&host), &pod).is_empty());
+    assert_eq!(resource(&node, std::slice::from_ref(&other), &pod), short);
+    assert!(resource(&node, std::slice::from_ref(&other), &host).is_empty());
+    // What the node reports counts where it is more than we know of; what is no number is no report.
+    assert_eq!(resource(&node.clone().allocated("1"), &[], &pod), short);
+    assert!(resource(&node.clone().allocated("one"), &[], &pod).is_empty());
+    // No block, no address, whatever the node says.
+    let homeless = NodeBuilder::new("n").offer(crate::node::POD_IPS, "5");
+    assert_eq!(resource(&homeless, &[], &pod), short);
+    assert!(resource(&homeless, &[], &host).is_empty());
+    assert_eq!(
+        resource(&NodeBuilder::new("n").pod_cidr("10.0.0.0/30"), &[], &pod),
+        short
+    );
+
+    let resolvable = |node: NodeBuilder| {
+        let mut node = node.info();
+        node.pods.insert(other.info());
+        let refusal = Filters::new(IpPolicy::Resource).check(&pod.info(), &node);
+        refusal.unwrap_err().resolvable
+    };
+    assert_eq!(resolvable(node), Resolvable::ByPreemption);
+    assert_eq!(resolvable(homeless), Resolvable::Never);
+}
+
+#[test]
+fn the_quick_repair_bounds_the_number_of_pods_by_the_block() {
+    let file = include_str!("../../tests/data/scheduler_tables.json");
+    let file: Value = serde_json::from_str(file).unwrap();
+    let rows = file["kubenet_allowed_pods"].as_array().unwrap();
+    assert!(rows.len() > 30);
+    for row in rows {
+        let (mask, want) = (row["mask"].as_u64().unwrap(), row["want"].as_u64().unwrap());
+        let cidr = match row["ipv4"].as_bool().unwrap() {
+            true => format!("10.0.0.0/{mask}"),
+            false => format!("fd00::/{mask}"),
+        };
+        let node = NodeBuilder::new("n")
+            .pod_cidr(&cidr)
+            .offer("pods", &row["allowed"].to_string());
+        // Pods on the node's own network count too: that is what is wrong with it.
+        let fits = |count| {
+            let pods: Vec<_> = (0..count)
+                .map(|n| PodBuilder::new(&n.to_string()).host_network())
+                .collect();
+            reasons(IpPolicy::PodCidr, &node, &pods, &PodBuilder::new("p"))
+        };
+        assert_eq!(fits(want), ["Too many pods"], "{row}");
+        assert!(want == 0 || fits(want - 1).is_empty(), "{row}");
+    }
+}

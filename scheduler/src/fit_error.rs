@@ -1,0 +1,102 @@
+//! Why no node will do, in the reference's words.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use crate::{filters::Refusal, names::NodeName};
+
+/// No node can take the pod. Displayed as in the PodScheduled condition and the FailedScheduling event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FitError {
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// For each node, which filter refused it first and why.
+    pub refusals: BTreeMap<NodeName, Refusal>,
+}
+
+impl FitError {
+    /// The filters that refused a node: the pod waits for what can change the mind of one of them.
+    pub fn rejected_by(&self) -> BTreeSet<&'static str> {
+        self.refusals.values().map(|refusal| refusal.by).collect()
+    }
+}
+
+impl std::error::Error for FitError {}
+
+impl fmt::Display for FitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nodes == 0 {
+            return f.write_str("no nodes available to schedule pods");
+        }
+        let mut counts = BTreeMap::<&Cow<'static, str>, usize>::new();
+        for reason in self.refusals.values().flat_map(|refusal| &refusal.reasons) {
+            *counts.entry(reason).or_default() += 1;
+        }
+        let mut entries: Vec<_> = counts
+            .into_iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
+        entries.sort_unstable(); // As strings: "10 y" comes before "2 x".
+        write!(f, "0/{} nodes are available:", self.nodes)?;
+        if !entries.is_empty() {
+            write!(f, " {}.", entries.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::filters::Resolvable;
+
+    #[test]
+    fn messages_are_the_references() {
+        let file = include_str!("../tests/data/scheduler_fiterror_messages.json");
+        let file: Value = serde_json::from_str(file).unwrap();
+        let mut tried = 0;
+        for case in file["cases"].as_array().unwrap() {
+            if case["prefilter_msg"].is_string() {
+                continue; // We have no step before the filters that could fail.
+            }
+            let nodes = usize::try_from(case["num_all_nodes"].as_u64().unwrap()).unwrap();
+            let given = case["node_reasons"].as_object().unwrap().iter();
+            let mut reasons: Vec<Vec<String>> = given
+                .map(|(_, reasons)| serde_json::from_value(reasons.clone()).unwrap())
+                .collect();
+            if let Some(absent) = case["absent_nodes_reason"].as_str() {
+                reasons.resize(nodes, vec![absent.to_owned()]);
+            }
+            let refusals = reasons.into_iter().enumerate().map(|(n, reasons)| {
+                let refusal = Refusal {
+                    by: "Test",
+                    reasons: reasons.into_iter().map(Cow::Owned).collect(),
+                    resolvable: Resolvable::ByPreemption,
+                };
+                (NodeName::from(n.to_string().as_str()), refusal)
+            });
+            let error = FitError {
+                nodes,
+                refusals: refusals.collect(),
+            };
+            // We do not preempt yet, so we say nothing about it.
+            let preemption = case["postfilter_msg"].as_str().unwrap_or_default();
+            let want = case["message"].as_str().unwrap();
+            let want = want.trim_end_matches(preemption).trim_end();
+            assert_eq!(error.to_string(), want, "{}", case["name"]);
+            tried += 1;
+        }
+        assert_eq!(tried, 5);
+    }
+
+    #[test]
+    fn a_cluster_without_nodes_has_a_message_of_its_own() {
+        let message = FitError::default().to_string();
+        assert_eq!(message, "no nodes available to schedule pods");
+    }
+}

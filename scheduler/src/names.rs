@@ -1,0 +1,55 @@
+//! Names that must not be mixed up.
+
+use std::{borrow::Borrow, fmt, sync::Arc};
+
+/// The UID of a pod. Cheap to clone; a pod that was deleted and created again under its name has another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodUid(Arc<str>);
+
+/// The name of a node. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeName(Arc<str>);
+
+impl PodUid {
+    /// The UID as the API writes it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl NodeName {
+    /// The name as the API writes it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for PodUid {
+    fn from(uid: &str) -> Self {
+        Self(uid.into())
+    }
+}
+
+impl From<&str> for NodeName {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl Borrow<str> for NodeName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,246 @@
+//! A node as the scheduler sees it: what it offers, and the pods that are on it or about to be.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use podplane_api::{Object, Quantity, core::Node, meta::Time};
+
+use crate::{
+    names::{NodeName, PodUid},
+    pod::PodInfo,
+    resources::{Amount, Resources},
+};
+
+/// The resource that a node offers one of for each address its IPAM can give, less what is leaked.
+pub const POD_IPS: &str = "podplane.io/pod-ips";
+
+/// The annotation of a Node in which its kubelet says how many of these addresses are taken: an integer, leaked ones excluded.
+pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
+
+/// What is new about a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeChange {
+    /// The node itself.
+    Added,
+    /// `status.allocatable`.
+    Allocatable,
+    /// How many of its pod IPs are free, by what its kubelet says.
+    PodIps,
+    /// `metadata.labels`.
+    Labels,
+    /// `spec.taints`.
+    Taints,
+    /// `spec.unschedulable`.
+    Unschedulable,
+}
+
+/// A node and its pods.
+#[derive(Clone, Debug)]
+pub struct NodeInfo {
+    /// `metadata.name`.
+    pub name: NodeName,
+    /// The object.
+    pub node: Arc<Node>,
+    /// `status.allocatable`.
+    pub allocatable: Resources,
+    /// The pods on it.
+    pub pods: NodePods,
+    /// The kubelet refused a pod for want of an address and has not reported since, so whatever the counts say there is none.
+    refused_for_ips: bool,
+}
+
+impl NodeInfo {
+    /// A node with the pods that are known to be on it.
+    pub fn new(node: Arc<Node>, pods: NodePods) -> Self {
+        Self {
+            name: node.name().into(),
+            allocatable: allocatable(&node),
+            node,
+            pods,
+            refused_for_ips: false,
+        }
+    }
+
+    /// Takes the object's new state, and says what can matter to a pod that waits.
+    pub fn update(&mut self, node: Arc<Node>) -> Vec<NodeChange> {
+        let free_pod_ips = self.free_pod_ips();
+        let old = std::mem::replace(&mut self.node, node);
+        let new = Arc::clone(&self.node);
+        self.allocatable = allocatable(&new);
+        if Report::of(&old) != Report::of(&new) {
+            self.refused_for_ips = false;
+        }
+        let taints = |node: &Node| node.spec.as_ref().and_then(|s| s.taints.clone());
+        let changes = [
+            (
+                NodeChange::Allocatable,
+                allocatable_list(&old) != allocatable_list(&new),
+            ),
+            (NodeChange::PodIps, free_pod_ips != self.free_pod_ips()),
+            (
+                NodeChange::Labels,
+                old.metadata.labels != new.metadata.labels,
+            ),
+            (NodeChange::Taints, taints(&old) != taints(&new)),
+            (
+                NodeChange::Unschedulable,
+                is_unschedulable(&old) != is_unschedulable(&new),
+            ),
+        ];
+        let changed = changes.into_iter().filter(|(_, changed)| *changed);
+        changed.map(|(change, _)| change).collect()
+    }
+
+    /// The kubelet said that no address is left: so it is, until the Node reports anew.
+    pub fn refuse_for_ips(&mut self) {
+        self.refused_for_ips = true;
+    }
+
+    /// `spec.unschedulable`.
+    pub fn is_unschedulable(&self) -> bool {
+        is_unschedulable(&self.node)
+    }
+
+    /// `status.allocatable.pods`, 0 if absent.
+    pub fn allowed_pods(&self) -> Amount {
+        self.allocatable.get("pods")
+    }
+
+    /// The blocks of the node, the one that decides on its family first.
+    pub fn pod_cidrs(&self) -> &[String] {
+        pod_cidrs(&self.node)
+    }
+
+    /// How many pods the node's IPAM can serve in all; 0 without a block, whatever the node says.
+    pub fn pod_ip_capacity(&self) -> Amount {
+        if self.pod_cidrs().is_empty() {
+            return 0;
+        }
+        self.allocatable.get(POD_IPS)
+    }
+
+    /// How many more pods can have an address.
+    ///
+    /// Taken is the larger of what we know to be bound or assumed and what the node says: an address outlives its pod until the
+    /// sandbox is gone, and a pod that was bound just now has none yet.
+    pub fn free_pod_ips(&self) -> Amount {
+        if self.refused_for_ips {
+            return 0;
+        }
+        let reported = allocated(&self.node).unwrap_or(0);
+        let taken = self.pods.holding_ips().max(reported);
+        (self.pod_ip_capacity() - taken).max(0)
+    }
+}
+
+/// What a kubelet says of its node's addresses, and when.
+#[derive(PartialEq)]
+struct Report<'a> {
+    pod_cidrs: &'a [String],
+    capacity: Option<&'a Quantity>,
+    allocated: Option<Amount>,
+    heartbeat: Option<&'a Time>,
+}
+
+impl<'a> Report<'a> {
+    fn of(node: &'a Node) -> Self {
+        let status = node.status.as_ref();
+        let conditions = status.and_then(|s| s.conditions.as_ref());
+        let heartbeats = conditions.into_iter().flatten();
+        Self {
+            pod_cidrs: pod_cidrs(node),
+            capacity: allocatable_list(node).and_then(|list| list.get(POD_IPS)),
+            allocated: allocated(node),
+            heartbeat: heartbeats
+                .filter_map(|condition| condition.last_heartbeat_time.as_ref())
+                .max(),
+        }
+    }
+}
+
+fn allocatable_list(node: &Node) -> Option<&BTreeMap<String, Quantity>> {
+    node.status.as_ref()?.allocatable.as_ref()
+}
+
+fn allocatable(node: &Node) -> Resources {
+    allocatable_list(node).map_or_else(Resources::default, Resources::offered)
+}
+
+fn allocated(node: &Node) -> Option<Amount> {
+    let annotations = node.metadata.annotations.as_ref()?;
+    // What is not a number is no report.
+    annotations.get(POD_IPS_ALLOCATED)?.parse().ok()
+}
+
+fn pod_cidrs(node: &Node) -> &[String] {
+    let Some(spec) = &node.spec else {
+        return &[];
+    };
+    match &spec.pod_cidrs {
+        Some(cidrs) if !cidrs.is_empty() => cidrs,
+        _ => spec.pod_cidr.as_slice(),
+    }
+}
+
+fn is_unschedulable(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    spec.and_then(|s| s.unschedulable).unwrap_or(false)
+}
+
+/// The pods on a node and what they take together.
+#[derive(Clone, Debug, Default)]
+pub struct NodePods {
+    pods: BTreeMap<PodUid, Arc<PodInfo>>,
+    requested: Resources,
+    scoring_requested: Resources,
+    holding_ips: Amount,
+}
+
+impl NodePods {
+    /// Adds the pod, or replaces what was known of it.
+    pub fn insert(&mut self, pod: Arc<PodInfo>) {
+        self.remove(&pod.uid);
+        self.requested += &pod.requests;
+        self.scoring_requested += &pod.scoring_requests;
+        self.holding_ips += Amount::from(pod.needs_ip());
+        self.pods.insert(pod.uid.clone(), pod);
+    }
+
+    /// Takes the pod away, if it was there.
+    pub fn remove(&mut self, uid: &PodUid) -> Option<Arc<PodInfo>> {
+        let pod = self.pods.remove(uid)?;
+        self.requested -= &pod.requests;
+        self.scoring_requested -= &pod.scoring_requests;
+        self.holding_ips -= Amount::from(pod.needs_ip());
+        Some(pod)
+    }
+
+    /// How many there are, those of the node's own network included.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// In the order of their UIDs.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.pods.values()
+    }
+
+    /// What they asked for.
+    pub fn requested(&self) -> &Resources {
+        &self.requested
+    }
+
+    /// What they count as when nodes are compared.
+    pub fn scoring_requested(&self) -> &Resources {
+        &self.scoring_requested
+    }
+
+    /// How many of them hold, or will hold, an address of the node's block.
+    pub fn holding_ips(&self) -> Amount {
+        self.holding_ips
+    }
+}

@@ -1,0 +1,108 @@
+//! The decision: a pod and the nodes go in, a node or the reasons come out.
+
+use crate::{
+    cache::Snapshot, filters::Filters, fit_error::FitError, names::NodeName, pod::PodInfo, score,
+};
+
+/// A cluster of fewer nodes is always looked at in full, and in a larger one the search ends with no fewer to choose from.
+const MIN_FEASIBLE_NODES: usize = 100;
+/// The least percentage of the nodes that the adaptive rule goes down to.
+const MIN_PERCENTAGE: usize = 5;
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The node, or why none.
+    pub node: Result<NodeName, FitError>,
+    /// Where the next search begins, so that all nodes get their turn in a cluster too large to be looked at in full.
+    pub next_start: usize,
+}
+
+/// Looks for nodes that can take the pod, beginning at the node numbered `start`, and chooses the best of them.
+pub fn plan(snapshot: &Snapshot, pod: &PodInfo, filters: &Filters, start: usize) -> Decision {
+    let nodes = snapshot.nodes();
+    let want = feasible_nodes_to_find(nodes.len(), 0);
+    let mut failure = FitError {
+        nodes: nodes.len(),
+        ..FitError::default()
+    };
+    let start = start.checked_rem(nodes.len()).unwrap_or(0);
+    let (before, after) = nodes.split_at(start);
+    let mut feasible = Vec::new();
+    for node in after.iter().chain(before) {
+        if feasible.len() == want {
+            break;
+        }
+        match filters.check(pod, node) {
+            Ok(()) => feasible.push(node.as_ref()),
+            Err(refusal) => {
+                failure.refusals.insert(node.name.clone(), refusal);
+            }
+        }
+    }
+    let processed = feasible.len() + failure.refusals.len();
+    let chosen = score::select(pod, &feasible);
+    Decision {
+        node: chosen.map(|node| node.name.clone()).ok_or(failure),
+        next_start: (start + processed).checked_rem(nodes.len()).unwrap_or(0),
+    }
+}
+
+/// How many nodes that can take a pod are enough to choose from. `percentage` 0 means the adaptive rule: 50 % less 1 % for
+/// each 125 nodes, at least 5 %.
+pub fn feasible_nodes_to_find(nodes: usize, percentage: usize) -> usize {
+    if nodes < MIN_FEASIBLE_NODES {
+        return nodes;
+    }
+    let percentage = match percentage {
+        0 => 50_usize.saturating_sub(nodes / 125).max(MIN_PERCENTAGE),
+        given => given,
+    };
+    (nodes * percentage / 100).clamp(MIN_FEASIBLE_NODES, nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{
+        cache::Cache,
+        config::IpPolicy,
+        testing::{NodeBuilder, PodBuilder},
+    };
+
+    #[test]
+    fn as_many_nodes_are_looked_for_as_the_reference_does() {
+        let file = include_str!("../tests/data/scheduler_tables.json");
+        let file: Value = serde_json::from_str(file).unwrap();
+        let rows = file["num_feasible_nodes_to_find"].as_array().unwrap();
+        assert_eq!(rows.len(), 21);
+        for row in rows {
+            let number = |name: &str| usize::try_from(row[name].as_u64().unwrap()).unwrap();
+            let found = feasible_nodes_to_find(number("nodes"), number("percentage"));
+            assert_eq!(found, number("want"), "{row}");
+        }
+    }
+
+    #[test]
+    fn the_search_goes_on_where_the_last_one_ended() {
+        let mut cache = Cache::default();
+        for n in 0..250 {
+            let node = NodeBuilder::new(&format!("n{n:03}")).block("10.0.0.0/24", 253);
+            cache.apply_node(Arc::new(node.node()));
+        }
+        let filters = Filters::new(IpPolicy::Resource);
+        let pod = PodBuilder::new("p").info();
+        let at = |start| {
+            let Decision { node, next_start } = plan(&cache.snapshot(), &pod, &filters, start);
+            (node.unwrap().to_string(), next_start)
+        };
+        assert_eq!(at(0), ("n000".into(), 120)); // 48 % of 250
+        assert_eq!(at(120), ("n120".into(), 240));
+        assert_eq!(at(240), ("n240".into(), 110));
+        assert_eq!(at(1000), ("n000".into(), 120));
+    }
+}

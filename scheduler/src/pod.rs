@@ -1,0 +1,143 @@
+//! A pod as the scheduler sees it: what it needs, computed once.
+
+use std::sync::Arc;
+
+use podplane_api::{Object, ObjectKey, core::Pod};
+
+use crate::{
+    names::{NodeName, PodUid},
+    resources::{Resources, Unset},
+};
+
+/// `spec.schedulerName` of the pods that are ours, and what its absence means.
+pub const SCHEDULER_NAME: &str = "default-scheduler";
+
+/// `status.reason` of a pod that its kubelet refused because its node had no address left.
+pub const OUT_OF_POD_IPS: &str = "OutOfpodIPs";
+
+/// A pod and what follows from its spec.
+#[derive(Clone, Debug)]
+pub struct PodInfo {
+    /// The object.
+    pub pod: Arc<Pod>,
+    /// `metadata.uid`.
+    pub uid: PodUid,
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// What it takes from a node.
+    pub requests: Resources,
+    /// What it counts as when nodes are compared.
+    pub scoring_requests: Resources,
+    /// The ports of the node that it wants for itself.
+    pub host_ports: Vec<HostPort>,
+}
+
+/// A port of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// `None` means every address of the node.
+    ip: Option<String>,
+    protocol: String,
+    port: i32,
+}
+
+impl HostPort {
+    /// Whether two pods that want these cannot share a node.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let addresses_meet = self.ip.is_none() || other.ip.is_none() || self.ip == other.ip;
+        addresses_meet && self.port == other.port && self.protocol == other.protocol
+    }
+}
+
+impl PodInfo {
+    /// Reads what matters from the object.
+    pub fn new(pod: Arc<Pod>) -> Self {
+        let spec = pod.spec.as_ref();
+        let requests =
+            |unset| spec.map_or_else(Resources::default, |s| Resources::of_pod(s, unset));
+        Self {
+            uid: pod.uid().into(),
+            key: pod.key(),
+            requests: requests(Unset::Zero),
+            scoring_requests: requests(Unset::ScoringDefault),
+            host_ports: host_ports(&pod),
+            pod,
+        }
+    }
+
+    /// Whether the pod uses an address of its node's block: all do that do not share the node's own network.
+    pub fn needs_ip(&self) -> bool {
+        let spec = self.pod.spec.as_ref();
+        !spec.and_then(|s| s.host_network).unwrap_or(false)
+    }
+
+    /// `spec.priority`, 0 if absent.
+    pub fn priority(&self) -> i32 {
+        let spec = self.pod.spec.as_ref();
+        spec.and_then(|s| s.priority).unwrap_or(0)
+    }
+
+    /// The node that the pod is bound to.
+    pub fn node_name(&self) -> Option<NodeName> {
+        let name = self.pod.spec.as_ref()?.node_name.as_deref()?;
+        (!name.is_empty()).then(|| name.into())
+    }
+
+    /// Whether the pod has ended for good and holds nothing any more.
+    pub fn is_terminal(&self) -> bool {
+        let phase = self.pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    /// Whether the kubelet refused the pod for want of an address.
+    pub fn was_out_of_pod_ips(&self) -> bool {
+        let reason = self.pod.status.as_ref().and_then(|s| s.reason.as_deref());
+        self.is_terminal() && reason == Some(OUT_OF_POD_IPS)
+    }
+
+    /// Whether the pod waits for this scheduler to place it.
+    pub fn is_schedulable(&self) -> bool {
+        let Some(spec) = &self.pod.spec else {
+            return false;
+        };
+        let ours = spec
+            .scheduler_name
+            .as_deref()
+            .is_none_or(|name| name == SCHEDULER_NAME);
+        let gated = spec
+            .scheduling_gates
+            .as_ref()
+            .is_some_and(|g| !g.is_empty());
+        ours && !gated
+            && !self.is_terminal()
+            && !self.pod.is_deleting()
+            && self.node_name().is_none()
+    }
+
+    /// Whether `other`, the same pod at another time, asks for something else. Its status does not matter.
+    pub fn asks_otherwise(&self, other: &Self) -> bool {
+        self.pod.spec != other.pod.spec || self.pod.metadata.labels != other.pod.metadata.labels
+    }
+}
+
+fn host_ports(pod: &Pod) -> Vec<HostPort> {
+    let Some(spec) = &pod.spec else {
+        return Vec::new();
+    };
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let ports = spec.containers.iter().chain(sidecars);
+    ports
+        .flat_map(|container| container.ports.iter().flatten())
+        .filter_map(|port| {
+            let ip = port.host_ip.as_deref();
+            Some(HostPort {
+                ip: ip
+                    .filter(|ip| !matches!(*ip, "" | "0.0.0.0" | "::"))
+                    .map(str::to_owned),
+                protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+                port: port.host_port.filter(|port| *port > 0)?,
+            })
+        })
+        .collect()
+}

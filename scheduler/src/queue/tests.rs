@@ -1,0 +1,275 @@
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+use crate::testing::PodBuilder;
+
+fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn uid(name: &str) -> PodUid {
+    name.into()
+}
+
+fn popped(queue: &mut Queue, now: Duration) -> Option<String> {
+    queue.pop(now).map(|pod| pod.uid.to_string())
+}
+
+fn reject(queue: &mut Queue, name: &str, by: &'static str, now: Duration) {
+    queue.reject(&uid(name), BTreeSet::from([by]), "full".into(), now);
+}
+
+#[test]
+fn backoff_is_the_references() {
+    let file = include_str!("../../tests/data/scheduler_tables.json");
+    let file: Value = serde_json::from_str(file).unwrap();
+    let rows = file["backoff_seconds"].as_array().unwrap();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        let count = u32::try_from(row["count"].as_u64().unwrap()).unwrap();
+        assert_eq!(backoff(count), s(row["want"].as_u64().unwrap()), "{row}");
+    }
+    assert_eq!(backoff(u32::MAX), s(10));
+}
+
+#[test]
+fn priority_comes_before_age_and_age_before_name() {
+    let mut queue = Queue::default();
+    queue.upsert(PodBuilder::new("z-old").info(), s(0));
+    queue.upsert(PodBuilder::new("a-young").info(), s(1));
+    queue.upsert(PodBuilder::new("urgent").priority(9).info(), s(2));
+    let order = std::iter::from_fn(|| popped(&mut queue, s(3)));
+    assert_eq!(order.collect::<Vec<_>>(), ["urgent", "z-old", "a-young"]);
+}
+
+#[test]
+fn an_unschedulable_pod_waits_for_what_can_help_it() {
+    let mut queue = Queue::default();
+    queue.upsert(PodBuilder::new("ip").info(), s(0));
+    queue.upsert(PodBuilder::new("taint").info(), s(1));
+    queue.pop(s(1));
+    queue.pop(s(1));
+    reject(&mut queue, "ip", "PodIPs", s(1));
+    reject(&mut queue, "taint", "TaintToleration", s(1));
+    assert_eq!(popped(&mut queue, s(100)), None);
+    queue.wake(s(100), |_, by| by.contains("PodIPs"));
+    assert_eq!(popped(&mut queue, s(100)).as_deref(), Some("ip"));
+    assert_eq!(popped(&mut queue, s(100)), None);
+}
+
+#[test]
+fn backing_off_yields_to_others_but_not_to_idleness() {
+    let mut queue = Queue::default();
+    queue.upsert(PodBuilder::new("tried").priority(9).info(), s(0));
+    queue.pop(s(0));
+    reject(&mut queue, "tried", "PodIPs", s(0));
+    queue.upsert(PodBuilder::new("fresh").info(), s(0));
+    let half = Duration::from_millis(500);
+    queue.wake(half, |_, _| true);
+    assert_eq!(
+        queue.get(&uid("tried")).unwrap().place,
+        Place::BackingOff(s(1))
+    );
+    assert_eq!(popped(&mut queue, half).as_deref(), Some("fresh"));
+    assert_eq!(popped(&mut queue, half).as_deref(), Some("tried"));
+}
+
+#[test]
+fn after_an_error_the_backoff_is_kept_and_grows() {
+    let mut queue = Queue::default();
+    queue.upsert(PodBuilder::new("p").info(), s(0));
+    let mut now = s(0);
+    for wait in [1, 2, 4, 8, 10, 10] {
+        assert_eq!(popped(&mut queue, now).as_deref(), Some("p"));
+        queue.fail(&uid("p"), "no answer".into(), now);
+        let until = now + s(wait);
+        assert_eq!(queue.next_deadline(), Some(until));
+        assert!(!queue.is_ready(until - Duration::from_nanos(1)));
+        assert_eq!(popped(&mut queue, until - Duration::from_nanos(1)), None);
+        assert!(queue.is_ready(until));
+        now = until;
+    }
+    // A rejection ends the row of errors.
+    queue.pop(now);
+    reject(&mut queue, "p", "PodIPs", now);
+    queue.wake(now, |_, _| true);
+    assert_eq!(
+        queue.get(&uid("p")).unwrap().place,
+        Place::BackingOff(now + s(1))
+    );
+}
+
+#[test]
+fn a_missed_event_is_repaired_after_five_minutes() {
+    let mut queue = Queue::default();
+    queue.upsert(PodBuilder::new("p").info(), s(7));
+    queue.pop(s(7));
+    reject(&mut queue, "p", "PodIPs", s(7));
+    queue.tick(s(306)); // One second early, and the next look is 30 s later.
+    assert_eq!(queue.next_deadline(), Some(s(336)));
+    queue.tick(s(335));
+    assert!(!queue.is_ready(s(335)));
+    queue.tick(s(336));
+    assert_eq!(popped(&mut queue, s(336)).as_deref(), Some("p"));
+}
+
+#[test]
+fn a_pod_that_asks_for_something_else_is_tried_again() {
+    let mut queue = Queue::default();
+    let pod = PodBuilder::new("p").ask("cpu", "9");
+    queue.upsert(pod.info(), s(0));
+    queue.pop(s(0));
+    reject(&mut queue, "p", "NodeResourcesFit", s(0));
+    queue.upsert(pod.clone().ended("Pending", "status only").info(), s(20));
+    assert!(!queue.is_ready(s(20)));
+    queue.upsert(pod.tolerate("k").info(), s(20));
+    assert_eq!(popped(&mut queue, s(20)).as_deref(), Some("p"));
+}
+
+#[test]
+fn a_flight_whose_pod_was_removed_lands_nowhere() {
+    let mut queue = Queue::default();
+    queue.upsert(PodBuilder::new("p").info(), s(0));
+    queue.pop(s(0));
+    queue.remove(&uid("p"));
+    queue.fail(&uid("p"), String::new(), s(0));
+    assert!(queue.get(&uid("p")).is_none());
+    queue.upsert(PodBuilder::new("p").info(), s(1));
+    reject(&mut queue, "p", "PodIPs", s(1));
+    assert_eq!(queue.get(&uid("p")).unwrap().place, Place::Active);
+}
+
+/// What the queue promises, for each pod apart: whether a pop may return it, and whether it must be reachable.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Model {
+    Ready,
+    /// May come early, must by then.
+    Soon(Duration),
+    NotBefore(Duration),
+    Parked(Duration, &'static str),
+    Out,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Upsert(u8),
+    Remove(u8),
+    Pop,
+    Reject(u8, &'static str),
+    Fail(u8),
+    Wake(&'static str),
+    Wait(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let filter = || prop_oneof![Just("A"), Just("B")];
+    prop_oneof![
+        1 => (0..5_u8).prop_map(Op::Upsert),
+        1 => (0..5_u8).prop_map(Op::Remove),
+        3 => Just(Op::Pop),
+        2 => (0..5_u8, filter()).prop_map(|(pod, by)| Op::Reject(pod, by)),
+        1 => (0..5_u8).prop_map(Op::Fail),
+        1 => filter().prop_map(Op::Wake),
+        2 => (0..12_u64).prop_map(Op::Wait),
+        1 => (250..400_u64).prop_map(Op::Wait),
+    ]
+}
+
+/// A pod's row in the model: where it is, rejections, errors in a row.
+type Row = (Model, u32, u32);
+
+fn requeued((_, rejections, errors): Row, since: Duration, now: Duration) -> Row {
+    let until = since + backoff(if errors > 0 { errors } else { rejections });
+    let state = match errors {
+        _ if until <= now => Model::Ready,
+        0 => Model::Soon(until),
+        _ => Model::NotBefore(until),
+    };
+    (state, rejections, errors)
+}
+
+proptest! {
+    #[test]
+    fn the_queue_behaves_as_its_model(ops in prop::collection::vec(op(), 1..80)) {
+        let mut queue = Queue::default();
+        let mut model = BTreeMap::<String, Row>::new();
+        let mut now = Duration::ZERO;
+        let mut next_flush = Duration::ZERO;
+        for op in ops {
+            match op {
+                Op::Upsert(n) => {
+                    queue.upsert(PodBuilder::new(&n.to_string()).info(), now);
+                    model.entry(n.to_string()).or_insert((Model::Ready, 0, 0));
+                }
+                Op::Remove(n) => {
+                    queue.remove(&uid(&n.to_string()));
+                    model.remove(&n.to_string());
+                }
+                Op::Pop => {
+                    let ready = |row: &Row| matches!(row.0, Model::Ready);
+                    match popped(&mut queue, now) {
+                        Some(name) => {
+                            let any_ready = model.values().any(ready);
+                            let row = model.get_mut(&name).unwrap();
+                            let soon = matches!(row.0, Model::Soon(_)) && !any_ready;
+                            prop_assert!(ready(row) || soon, "{name} was {row:?}");
+                            row.0 = Model::Out;
+                        }
+                        None => {
+                            let waits = |row: &Row| ready(row) || matches!(row.0, Model::Soon(_));
+                            prop_assert!(!model.values().any(waits), "{model:?}");
+                        }
+                    }
+                }
+                Op::Reject(n, by) => {
+                    reject(&mut queue, &n.to_string(), by, now);
+                    if let Some(row) = model.get_mut(&n.to_string()).filter(|row| row.0 == Model::Out) {
+                        *row = (Model::Parked(now, by), row.1 + 1, 0);
+                    }
+                }
+                Op::Fail(n) => {
+                    queue.fail(&uid(&n.to_string()), "error".into(), now);
+                    if let Some(row) = model.get_mut(&n.to_string()).filter(|row| row.0 == Model::Out) {
+                        *row = requeued((Model::Out, row.1, row.2 + 1), now, now);
+                    }
+                }
+                Op::Wake(what) => {
+                    queue.wake(now, |_, by| by.contains(what));
+                    for row in model.values_mut() {
+                        if let Model::Parked(since, by) = row.0 && by == what {
+                            *row = requeued(*row, since, now);
+                        }
+                    }
+                }
+                Op::Wait(seconds) => {
+                    now += s(seconds);
+                    queue.tick(now);
+                    let flush = now >= next_flush;
+                    if flush {
+                        next_flush = now + s(30);
+                    }
+                    for row in model.values_mut() {
+                        match row.0 {
+                            Model::Soon(until) | Model::NotBefore(until) if until <= now => row.0 = Model::Ready,
+                            Model::Parked(since, _) if flush && since + s(300) <= now => *row = requeued(*row, since, now),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            let indexed = queue.active.len() + queue.backing_off.len() + queue.backing_off_error.len() + queue.unschedulable.len();
+            let out = model.values().filter(|row| row.0 == Model::Out).count();
+            prop_assert_eq!(indexed + out, model.len(), "each pod is in one place");
+            for (name, row) in &model {
+                let place = queue.get(&uid(name)).unwrap().place;
+                let agree = match (row.0, place) {
+                    (Model::Ready, Place::Active) | (Model::Out, Place::InFlight) | (Model::Parked(..), Place::Unschedulable) => true,
+                    (Model::Soon(want), Place::BackingOff(until)) | (Model::NotBefore(want), Place::BackingOffError(until)) => want == until,
+                    _ => false,
+                };
+                prop_assert!(agree, "{name}: {row:?} is {place:?}");
+            }
+        }
+    }
+}

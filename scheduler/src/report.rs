@@ -1,0 +1,237 @@
+//! Telling people: events for each attempt, and the PodScheduled condition of pods that wait.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use podplane_api::{
+    Object as _, ObjectKey,
+    core::{Pod, PodCondition},
+    jiff::Timestamp,
+    meta::Time,
+};
+use podplane_client::{ApiError, Client, EventRecorder, WorkQueue, events::EventType};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    names::{NodeName, PodUid},
+    pod::PodInfo,
+};
+
+/// Reason of the condition when nodes refuse the pod.
+pub const UNSCHEDULABLE: &str = "Unschedulable";
+/// Reason of the condition when something went wrong.
+pub const SCHEDULER_ERROR: &str = "SchedulerError";
+
+const CONDITION: &str = "PodScheduled";
+/// Conditions written at once.
+const WORKERS: usize = 4;
+
+/// Writes events and conditions without holding the scheduler up. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    client: Client,
+    events: EventRecorder,
+    shared: Arc<Shared>,
+}
+
+/// What is to be written: the latest verdict of each pod, so that an older one never overwrites it.
+#[derive(Debug, Default)]
+struct Shared {
+    queue: WorkQueue<ObjectKey>,
+    verdicts: Mutex<BTreeMap<ObjectKey, Verdict>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Verdict {
+    uid: PodUid,
+    reason: &'static str,
+    message: String,
+}
+
+impl Reporter {
+    /// A reporter; its [`Reporter::run`] does the writing.
+    pub fn new(client: Client, events: EventRecorder) -> Self {
+        Self {
+            client,
+            events,
+            shared: Arc::default(),
+        }
+    }
+
+    /// The pod was bound. The condition is the API server's to write.
+    pub fn scheduled(&self, pod: &PodInfo, node: &NodeName) {
+        self.verdicts().remove(&pod.key);
+        let message = format!("Successfully assigned {} to {node}", pod.key);
+        self.events.record(
+            &*pod.pod,
+            EventType::Normal,
+            "Scheduled",
+            "Binding",
+            message,
+        );
+    }
+
+    /// The pod was tried in vain.
+    pub fn unscheduled(&self, pod: &PodInfo, reason: &'static str, message: String) {
+        let (pod, key) = (pod, pod.key.clone());
+        self.events.record(
+            &*pod.pod,
+            EventType::Warning,
+            "FailedScheduling",
+            "Scheduling",
+            message.clone(),
+        );
+        let verdict = Verdict {
+            uid: pod.uid.clone(),
+            reason,
+            message,
+        };
+        self.verdicts().insert(key.clone(), verdict);
+        self.shared.queue.add(key);
+    }
+
+    /// Writes conditions until `stop`. What is not written by then is found out again by the next scheduler.
+    ///
+    /// # Errors
+    ///
+    /// Never.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), Infallible> {
+        let workers = (0..WORKERS).map(|_| self.work());
+        // Losing the workers loses nothing that lasts.
+        stop.run_until_cancelled(futures::future::join_all(workers))
+            .await;
+        Ok(())
+    }
+
+    async fn work(&self) {
+        loop {
+            let key = self.shared.queue.get().await;
+            let verdict = self.verdicts().get(&key).cloned();
+            let written = match &verdict {
+                Some(verdict) => self.write(&key, verdict).await,
+                None => Ok(()),
+            };
+            match written {
+                Err(error) if error.is_conflict() || error.is_unavailable() => {
+                    self.shared.queue.add_rate_limited(key.clone());
+                }
+                written => {
+                    if let Err(error) = written {
+                        tracing::warn!(pod = %key, %error, "condition not written");
+                    }
+                    self.shared.queue.forget(&key);
+                    let mut verdicts = self.verdicts();
+                    // Unless there is a newer one by now.
+                    if verdicts.get(&key) == verdict.as_ref() {
+                        verdicts.remove(&key);
+                    }
+                }
+            }
+            self.shared.queue.done(&key);
+        }
+    }
+
+    async fn write(&self, key: &ObjectKey, verdict: &Verdict) -> Result<(), ApiError> {
+        let pods = self.client.namespaced::<Pod>(key.namespace.as_str());
+        let pod = match pods.get(&key.name).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            pod => pod?,
+        };
+        match with_condition(pod, verdict, Timestamp::now()) {
+            Some(pod) => pods.update_status(&pod).await.map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    fn verdicts(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Verdict>> {
+        // The map is whole between any two statements, so a panic elsewhere does not spoil it.
+        let verdicts = self.shared.verdicts.lock();
+        verdicts.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The pod with the verdict as its condition, or `None` if there is nothing to write: it says so already, it has a node by
+/// now, or it is another pod.
+fn with_condition(mut pod: Pod, verdict: &Verdict, now: Timestamp) -> Option<Pod> {
+    let placed = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
+    if pod.uid() != verdict.uid.as_str() || placed.is_some_and(|node| !node.is_empty()) {
+        return None;
+    }
+    let status = pod.status.get_or_insert_default();
+    let conditions = status.conditions.get_or_insert_default();
+    let known = conditions.iter().position(|c| c.type_ == CONDITION);
+    let old = known.and_then(|at| conditions.get(at)).cloned();
+    let old = old.unwrap_or_default();
+    let was_false = old.status == "False";
+    let new = PodCondition {
+        type_: CONDITION.to_owned(),
+        status: "False".to_owned(),
+        reason: Some(verdict.reason.to_owned()),
+        message: Some(verdict.message.clone()),
+        last_transition_time: match &old.last_transition_time {
+            Some(since) if was_false => Some(since.clone()),
+            _ => Some(Time(now)),
+        },
+        ..old.clone()
+    };
+    if new == old {
+        return None;
+    }
+    match known.and_then(|at| conditions.get_mut(at)) {
+        Some(condition) => *condition = new,
+        None => conditions.push(new),
+    }
+    Some(pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::PodBuilder;
+
+    fn verdict(message: &str) -> Verdict {
+        Verdict {
+            uid: "p".into(),
+            reason: UNSCHEDULABLE,
+            message: message.to_owned(),
+        }
+    }
+
+    fn write(pod: &Pod, message: &str, second: i64) -> Option<Pod> {
+        let now = Timestamp::from_second(second).unwrap();
+        with_condition(pod.clone(), &verdict(message), now)
+    }
+
+    #[test]
+    fn a_condition_is_written_only_if_it_says_something_new() {
+        let pod = PodBuilder::new("p").pod();
+        let first = write(&pod, "full", 1).unwrap();
+        let conditions = first.status.as_ref().unwrap().conditions.as_ref().unwrap();
+        let [condition] = conditions.as_slice() else {
+            panic!("{conditions:?}");
+        };
+        assert_eq!(condition.type_, "PodScheduled");
+        assert_eq!(condition.status, "False");
+        assert_eq!(condition.reason.as_deref(), Some("Unschedulable"));
+        assert_eq!(condition.message.as_deref(), Some("full"));
+        assert_eq!(write(&first, "full", 2), None);
+
+        let second = write(&first, "fuller", 3).unwrap();
+        let conditions = second.status.unwrap().conditions.unwrap();
+        assert_eq!(conditions.len(), 1);
+        let since = conditions[0].last_transition_time.clone();
+        let since = since.unwrap().0.as_second();
+        assert_eq!(since, 1, "it was False all the time");
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_pod_that_has_a_node_or_is_another() {
+        let pod = PodBuilder::new("p");
+        assert_eq!(write(&pod.clone().on("n").pod(), "full", 1), None);
+        let another = pod.set("/metadata/uid", "q".into());
+        assert_eq!(write(&another.pod(), "full", 1), None);
+    }
+}

@@ -1,0 +1,242 @@
+//! Amounts of what nodes have and pods ask for.
+
+use std::{
+    collections::BTreeMap,
+    ops::{AddAssign, SubAssign},
+};
+
+use podplane_api::{
+    Quantity,
+    core::{Container, PodSpec},
+    quantity,
+};
+
+/// An amount of some resource. Wide enough that no sum over the pods of a node overflows, so that
+/// what is added can always be taken away again exactly.
+pub type Amount = i128;
+
+/// What a container without a request for cpu counts as, when nodes are compared: 100 millicores.
+const SCORING_CPU_MILLIS: Amount = 100;
+/// What a container without a request for memory counts as, when nodes are compared: 200 MiB.
+const SCORING_MEMORY_BYTES: Amount = 200 * 1024 * 1024;
+
+const CPU: &str = "cpu";
+const MEMORY: &str = "memory";
+const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+
+/// A vector of amounts, by resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// In millicores.
+    pub cpu: Amount,
+    /// In bytes.
+    pub memory: Amount,
+    /// In bytes.
+    pub ephemeral_storage: Amount,
+    /// Every other resource by its name, without those that are 0.
+    pub extended: BTreeMap<String, Amount>,
+}
+
+/// What a request that a container does not make counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unset {
+    /// Nothing: whether the pod fits.
+    Zero,
+    /// A small amount, so that pods that ask for nothing spread too: how nodes compare.
+    ScoringDefault,
+}
+
+impl Resources {
+    /// What a node offers. An amount that cannot be read is 0: nothing is placed on a promise that nobody understands.
+    pub fn offered(list: &BTreeMap<String, Quantity>) -> Self {
+        Self::of_list(list, 0)
+    }
+
+    /// What a container asks for. An amount that cannot be read fits nowhere; the API server lets none through.
+    fn requested(list: &BTreeMap<String, Quantity>) -> Self {
+        Self::of_list(list, i64::MAX.into())
+    }
+
+    /// What `pod` needs while it runs: its containers and sidecars together, or the largest step of its initialisation if that
+    /// is more; the pod's own requests in place of that where it makes them; and its overhead.
+    pub fn of_pod(pod: &PodSpec, unset: Unset) -> Self {
+        let mut running = Self::default();
+        for container in &pod.containers {
+            running += &of_container(container, unset);
+        }
+        let mut sidecars = Self::default();
+        let mut starting = Self::default();
+        for container in pod.init_containers.iter().flatten() {
+            let requests = of_container(container, unset);
+            if container.restart_policy.as_deref() == Some("Always") {
+                running += &requests;
+                sidecars += &requests;
+                starting.raise(&sidecars);
+            } else {
+                let mut step = sidecars.clone();
+                step += &requests;
+                starting.raise(&step);
+            }
+        }
+        running.raise(&starting);
+        let whole = pod.resources.as_ref().and_then(|r| r.requests.as_ref());
+        if let Some(whole) = whole {
+            let amounts = Self::requested(whole);
+            for name in whole.keys() {
+                running.set(name, amounts.get(name));
+            }
+        }
+        if let Some(overhead) = &pod.overhead {
+            running += &Self::requested(overhead);
+        }
+        running
+    }
+
+    /// The amount of the resource `name`, 0 if there is none.
+    pub fn get(&self, name: &str) -> Amount {
+        match name {
+            CPU => self.cpu,
+            MEMORY => self.memory,
+            EPHEMERAL_STORAGE => self.ephemeral_storage,
+            other => self.extended.get(other).copied().unwrap_or(0),
+        }
+    }
+
+    /// Each resource with an amount above 0: cpu, memory, ephemeral storage, then the others by name.
+    pub fn wanted(&self) -> impl Iterator<Item = (&str, Amount)> {
+        let native = [
+            (CPU, self.cpu),
+            (MEMORY, self.memory),
+            (EPHEMERAL_STORAGE, self.ephemeral_storage),
+        ];
+        let extended = self.extended.iter().map(|(name, n)| (name.as_str(), *n));
+        native.into_iter().chain(extended).filter(|(_, n)| *n > 0)
+    }
+
+    fn of_list(list: &BTreeMap<String, Quantity>, unreadable: Amount) -> Self {
+        let mut resources = Self::default();
+        for (name, quantity) in list {
+            let amount = match name.as_str() {
+                CPU => quantity::millis(quantity),
+                _ => quantity::units(quantity),
+            };
+            resources.set(name, amount.map_or(unreadable, Amount::from));
+        }
+        resources
+    }
+
+    fn set(&mut self, name: &str, amount: Amount) {
+        match name {
+            CPU => self.cpu = amount,
+            MEMORY => self.memory = amount,
+            EPHEMERAL_STORAGE => self.ephemeral_storage = amount,
+            other if amount == 0 => {
+                self.extended.remove(other);
+            }
+            other => {
+                self.extended.insert(other.to_owned(), amount);
+            }
+        }
+    }
+
+    fn raise(&mut self, other: &Self) {
+        self.combine(other, Amount::max);
+    }
+
+    fn combine(&mut self, other: &Self, combine: impl Fn(Amount, Amount) -> Amount) {
+        self.cpu = combine(self.cpu, other.cpu);
+        self.memory = combine(self.memory, other.memory);
+        self.ephemeral_storage = combine(self.ephemeral_storage, other.ephemeral_storage);
+        for (name, amount) in &other.extended {
+            self.set(name, combine(self.get(name), *amount));
+        }
+    }
+}
+
+impl AddAssign<&Self> for Resources {
+    fn add_assign(&mut self, other: &Self) {
+        self.combine(other, |a, b| a + b);
+    }
+}
+
+impl SubAssign<&Self> for Resources {
+    fn sub_assign(&mut self, other: &Self) {
+        self.combine(other, |a, b| a - b);
+    }
+}
+
+fn of_container(container: &Container, unset: Unset) -> Resources {
+    let requests = container
+        .resources
+        .as_ref()
+        .and_then(|r| r.requests.as_ref());
+    let mut resources = requests.map_or_else(Resources::default, Resources::requested);
+    if unset == Unset::ScoringDefault {
+        // A request of 0 is a request: only what is absent is filled in.
+        let absent = |name| requests.is_none_or(|list| !list.contains_key(name));
+        if absent(CPU) {
+            resources.cpu = SCORING_CPU_MILLIS;
+        }
+        if absent(MEMORY) {
+            resources.memory = SCORING_MEMORY_BYTES;
+        }
+    }
+    resources
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(value: serde_json::Value) -> PodSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn cpu(request: &str) -> serde_json::Value {
+        json!({"name": "c", "resources": {"requests": {"cpu": request}}})
+    }
+
+    #[test]
+    fn the_largest_step_of_initialisation_counts_with_the_sidecars_before_it() {
+        let mut sidecar = cpu("200m");
+        sidecar["restartPolicy"] = json!("Always");
+        let init = json!([cpu("900m"), sidecar, cpu("800m")]);
+        let pod = spec(json!({"containers": [cpu("300m"), cpu("400m")], "initContainers": init}));
+        assert_eq!(Resources::of_pod(&pod, Unset::Zero).cpu, 1000); // 800 + 200, over 300 + 400 + 200
+    }
+
+    #[test]
+    fn requests_of_the_pod_replace_those_of_its_containers_and_overhead_comes_on_top() {
+        let pod = spec(
+            json!({"containers": [cpu("300m")], "overhead": {"cpu": "10m", "memory": "1Ki"},
+                        "resources": {"requests": {"cpu": "2"}}}),
+        );
+        let requests = Resources::of_pod(&pod, Unset::Zero);
+        assert_eq!((requests.cpu, requests.memory), (2010, 1024));
+    }
+
+    #[test]
+    fn an_absent_request_has_a_default_for_scoring_and_a_request_of_zero_has_none() {
+        let table = |requests| {
+            let pod =
+                spec(json!({"containers": [{"name": "c", "resources": {"requests": requests}}]}));
+            let scoring = Resources::of_pod(&pod, Unset::ScoringDefault);
+            (scoring.cpu, scoring.memory)
+        };
+        assert_eq!(table(json!({})), (100, 209_715_200));
+        assert_eq!(table(json!({"cpu": "0", "memory": "0"})), (0, 0));
+        assert_eq!(table(json!({"cpu": "3"})), (3000, 209_715_200));
+    }
+
+    #[test]
+    fn unreadable_amounts_fit_nowhere_and_offer_nothing() {
+        let list = BTreeMap::from([("cpu".to_owned(), Quantity("much".to_owned()))]);
+        assert_eq!(Resources::offered(&list).cpu, 0);
+        let mut sum = Resources::requested(&list);
+        sum += &Resources::requested(&list);
+        sum -= &Resources::requested(&list);
+        assert_eq!(sum, Resources::requested(&list));
+    }
+}

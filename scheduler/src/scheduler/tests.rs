@@ -1,0 +1,240 @@
+use super::*;
+use crate::{
+    pod::OUT_OF_POD_IPS,
+    testing::{NodeBuilder, PodBuilder},
+};
+
+fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Tries every pod that is ready; says which were placed, and the message of each that was not.
+fn settle(scheduler: &mut Scheduler, now: Duration) -> (Vec<String>, Vec<String>) {
+    let (mut placed, mut messages) = (Vec::new(), Vec::new());
+    while let Some(Attempt { pod, outcome }) = scheduler.attempt(now) {
+        match outcome {
+            Ok(_) => placed.push(pod.key.name.clone()),
+            Err(message) => messages.push(message),
+        }
+    }
+    (placed, messages)
+}
+
+/// Story A: one node, two pods on its own network first, then nine others.
+fn story(policy: IpPolicy, node: &NodeBuilder) -> (Scheduler, usize, usize, Vec<String>) {
+    let mut scheduler = Scheduler::new(policy);
+    scheduler.apply_node(Arc::new(node.node()), s(0));
+    for n in 0..2 {
+        let pod = PodBuilder::new(&format!("host-{n}")).host_network();
+        scheduler.apply_pod(pod.pod(), s(0));
+    }
+    for n in 0..9 {
+        scheduler.apply_pod(PodBuilder::new(&format!("other-{n}")).pod(), s(1));
+    }
+    let (placed, messages) = settle(&mut scheduler, s(1));
+    let host = placed
+        .iter()
+        .filter(|name| name.starts_with("host"))
+        .count();
+    let others = placed.len() - host;
+    (scheduler, host, others, messages)
+}
+
+fn block(cidr: &str, pod_ips: u32) -> NodeBuilder {
+    NodeBuilder::new("n").block(cidr, pod_ips)
+}
+
+#[test]
+fn story_a_has_the_numbers_it_tells() {
+    use IpPolicy::{Off, PodCidr, Resource};
+    let ips = "0/1 nodes are available: 1 Insufficient pod IPs.";
+    let pods = "0/1 nodes are available: 1 Too many pods.";
+    let (p30, p29) = (block("10.255.0.0/30", 1), block("10.255.0.0/29", 5));
+    let bare = NodeBuilder::new("n");
+    let v6 = block("fd00::/64", 1);
+    for (policy, node, host, others, message) in [
+        (Off, &p30, 2, 9, ""),
+        (Off, &p29, 2, 9, ""),
+        (PodCidr, &p30, 1, 0, pods),
+        (PodCidr, &p29, 2, 3, pods),
+        (PodCidr, &block("10.255.0.0/31", 0), 0, 0, pods),
+        (PodCidr, &block("10.255.0.0/32", 0), 0, 0, pods),
+        (PodCidr, &v6, 2, 9, ""),
+        (PodCidr, &bare, 2, 9, ""),
+        (Resource, &p30, 2, 1, ips),
+        (Resource, &p29, 2, 5, ips),
+        (Resource, &block("10.255.0.0/31", 0), 2, 0, ips),
+        (Resource, &v6, 2, 1, ips),
+        (Resource, &bare, 2, 0, ips),
+    ] {
+        let (_, found_host, found_others, messages) = story(policy, node);
+        let name = format!("{policy:?} {:?}", node.node().spec);
+        assert_eq!((found_host, found_others), (host, others), "{name}");
+        assert_eq!(messages, vec![message; 11 - host - others], "{name}");
+    }
+}
+
+#[test]
+fn the_quick_repair_counts_system_pods() {
+    let mut scheduler = Scheduler::new(IpPolicy::PodCidr);
+    scheduler.apply_node(Arc::new(block("10.255.0.0/29", 5).node()), s(0));
+    let system = PodBuilder::new("kube-proxy")
+        .namespace("kube-system")
+        .on("n");
+    scheduler.apply_pod(system.pod(), s(0));
+    for n in 0..9 {
+        scheduler.apply_pod(PodBuilder::new(&n.to_string()).pod(), s(0));
+    }
+    assert_eq!(settle(&mut scheduler, s(0)).0.len(), 4);
+}
+
+#[test]
+fn a_freed_address_lets_exactly_one_pod_run() {
+    let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
+    let host = PodBuilder::new("host-0").host_network().on("n");
+    scheduler.delete_pod(&host.pod(), s(60));
+    assert!(!scheduler.is_ready(s(60)), "that pod held no address");
+    scheduler.delete_pod(&PodBuilder::new("other-0").on("n").pod(), s(60));
+    let (placed, messages) = settle(&mut scheduler, s(60));
+    assert_eq!((placed.len(), messages.len()), (1, 7));
+    assert!(!scheduler.is_ready(s(90)));
+}
+
+#[test]
+fn an_address_that_outlives_its_pod_is_waited_for() {
+    let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
+    let node = block("10.255.0.0/30", 1);
+    scheduler.apply_node(Arc::new(node.clone().allocated("1").node()), s(1));
+    scheduler.delete_pod(&PodBuilder::new("other-0").on("n").pod(), s(60));
+    assert!(!scheduler.is_ready(s(60)), "the sandbox still holds it");
+    scheduler.apply_node(Arc::new(node.allocated("0").node()), s(61));
+    assert_eq!(settle(&mut scheduler, s(61)).0.len(), 1);
+}
+
+#[test]
+fn pods_wait_for_a_node_and_for_its_block() {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    scheduler.apply_pod(PodBuilder::new("p").pod(), s(0));
+    let none = "no nodes available to schedule pods".to_owned();
+    assert_eq!(settle(&mut scheduler, s(0)).1, [none]);
+    scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(10));
+    let short = "0/1 nodes are available: 1 Insufficient pod IPs.".to_owned();
+    assert_eq!(settle(&mut scheduler, s(10)).1, [short]);
+    let relabelled = NodeBuilder::new("n").label("k", "v");
+    scheduler.apply_node(Arc::new(relabelled.node()), s(20));
+    assert!(!scheduler.is_ready(s(20)), "a label gives no address");
+    scheduler.apply_node(Arc::new(block("10.0.0.0/24", 253).node()), s(20));
+    assert_eq!(settle(&mut scheduler, s(20)).0, ["p"]);
+}
+
+#[test]
+fn a_pod_that_has_ended_gives_its_address_back_and_one_that_ends_does_not() {
+    let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
+    let holder = PodBuilder::new("other-0").on("n");
+    let terminating = holder.clone().set(
+        "/metadata/deletionTimestamp",
+        serde_json::json!("2026-01-01T00:00:00Z"),
+    );
+    scheduler.apply_pod(terminating.pod(), s(60));
+    assert!(!scheduler.is_ready(s(60)));
+    scheduler.apply_pod(holder.ended("Succeeded", "").pod(), s(61));
+    assert_eq!(settle(&mut scheduler, s(61)).0.len(), 1);
+}
+
+#[test]
+fn a_node_without_addresses_is_left_alone_until_it_reports() {
+    let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
+    let refused = PodBuilder::new("other-0").on("n");
+    scheduler.apply_pod(refused.ended("Failed", OUT_OF_POD_IPS).pod(), s(60));
+    assert!(!scheduler.is_ready(s(60)));
+    let report = block("10.255.0.0/30", 1).heartbeat("2026-01-01T00:00:00Z");
+    scheduler.apply_node(Arc::new(report.node()), s(61));
+    assert_eq!(settle(&mut scheduler, s(61)).0.len(), 1);
+}
+
+#[test]
+fn a_failed_binding_gives_the_address_back_and_is_tried_again() {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    scheduler.apply_node(Arc::new(block("10.255.0.0/30", 1).node()), s(0));
+    scheduler.apply_pod(PodBuilder::new("a").priority(1).pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("b").pod(), s(0));
+    assert_eq!(settle(&mut scheduler, s(0)).0, ["a"]);
+    scheduler.bind_failed(&"a".into(), "no answer".into(), s(20));
+    assert_eq!(settle(&mut scheduler, s(20)).0, ["b"]);
+    let (placed, messages) = settle(&mut scheduler, s(21));
+    assert_eq!(
+        (placed.len(), messages.len()),
+        (0, 1),
+        "a was tried after its back-off"
+    );
+}
+
+#[test]
+fn news_from_before_the_decision_does_not_undo_it() {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    scheduler.apply_node(Arc::new(block("10.0.0.0/24", 253).node()), s(0));
+    let pod = PodBuilder::new("p");
+    scheduler.apply_pod(pod.pod(), s(0));
+    assert_eq!(settle(&mut scheduler, s(0)).0, ["p"]);
+    scheduler.apply_pod(pod.clone().ended("Pending", "condition").pod(), s(1));
+    assert!(!scheduler.is_ready(s(100)));
+    assert!(matches!(
+        scheduler.explain(&"p".into()),
+        Explanation::Placed(_, Placing::Assumed)
+    ));
+    scheduler.apply_pod(pod.on("n").pod(), s(1));
+    assert!(matches!(
+        scheduler.explain(&"p".into()),
+        Explanation::Placed(_, Placing::Bound)
+    ));
+}
+
+#[test]
+fn a_pod_that_was_bound_by_somebody_else_is_where_they_put_it() {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    for (name, cidr) in [("a", "10.0.0.0/30"), ("b", "10.0.0.4/30")] {
+        scheduler.apply_node(Arc::new(NodeBuilder::new(name).block(cidr, 1).node()), s(0));
+    }
+    scheduler.apply_pod(PodBuilder::new("p").pod(), s(0));
+    assert_eq!(settle(&mut scheduler, s(0)).0, ["p"]); // On "a", the first of equals.
+    scheduler.apply_pod(PodBuilder::new("p").on("b").pod(), s(0));
+    scheduler.bind_failed(&"p".into(), "conflict".into(), s(1));
+    scheduler.apply_pod(PodBuilder::new("q").pod(), s(1));
+    let attempt = scheduler.attempt(s(1)).unwrap();
+    assert_eq!(attempt.outcome.unwrap().as_str(), "a");
+}
+
+#[test]
+fn only_pods_that_are_ours_and_want_a_node_are_tried() {
+    let mut scheduler = Scheduler::new(IpPolicy::Off);
+    scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
+    let json = serde_json::json!("2026-01-01T00:00:00Z");
+    let gates = serde_json::json!([{"name": "wait"}]);
+    let gated = PodBuilder::new("gated").set("/spec/schedulingGates", gates);
+    for pod in [
+        PodBuilder::new("other").set("/spec/schedulerName", "mine".into()),
+        PodBuilder::new("leaving").set("/metadata/deletionTimestamp", json),
+        PodBuilder::new("ended").ended("Failed", ""),
+        gated.clone(),
+    ] {
+        scheduler.apply_pod(pod.pod(), s(0));
+    }
+    assert!(!scheduler.is_ready(s(0)));
+    scheduler.apply_pod(PodBuilder::new("gated").pod(), s(0));
+    assert_eq!(settle(&mut scheduler, s(0)).0, ["gated"]);
+}
+
+#[test]
+fn an_explanation_names_the_nodes_that_refuse() {
+    let (scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
+    let Explanation::Waiting { waiting, verdicts } = scheduler.explain(&"other-8".into()) else {
+        panic!("it waits");
+    };
+    assert_eq!(waiting.attempts, 1);
+    assert_eq!(waiting.message, verdicts.to_string());
+    assert_eq!(verdicts.refusals[&NodeName::from("n")].by, "PodIPs");
+    assert!(matches!(
+        scheduler.explain(&"nobody".into()),
+        Explanation::Unknown
+    ));
+}

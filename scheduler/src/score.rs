@@ -1,0 +1,134 @@
+//! Which of the nodes that can take a pod should: the least loaded.
+
+use crate::{
+    filters::taint_toleration::{taints, tolerates},
+    node::NodeInfo,
+    pod::PodInfo,
+    resources::{Amount, Resources},
+};
+
+/// The best score of one scorer.
+const MAX: Amount = 100;
+/// The reference's weights.
+const LEAST_ALLOCATED_WEIGHT: Amount = 1;
+const TAINT_WEIGHT: Amount = 3;
+
+/// How much of the node would be left: the mean over cpu and memory of the free percentage once the pod is there, each division an
+/// integer one as in the reference. A resource that the node does not have is left out, an over-committed one is worth 0.
+pub fn least_allocated(pod: &PodInfo, node: &NodeInfo) -> Amount {
+    let of = |pick: fn(&Resources) -> Amount| {
+        let capacity = pick(&node.allocatable);
+        let requested = pick(node.pods.scoring_requested()) + pick(&pod.scoring_requests);
+        match capacity {
+            0 => None,
+            _ if requested > capacity => Some(0),
+            _ => Some((capacity - requested) * MAX / capacity),
+        }
+    };
+    let scores = [of(|r| r.cpu), of(|r| r.memory)].into_iter().flatten();
+    let (sum, count) = scores.fold((0, 0), |(sum, count), score| (sum + score, count + 1));
+    if count == 0 { 0 } else { sum / count }
+}
+
+/// How many taints of the node ask, without forbidding, that the pod go elsewhere.
+pub fn unwelcoming_taints(pod: &PodInfo, node: &NodeInfo) -> Amount {
+    let unwelcoming = taints(node)
+        .filter(|taint| taint.effect == "PreferNoSchedule")
+        .filter(|taint| !tolerates(pod, taint));
+    unwelcoming.map(|_| 1).sum()
+}
+
+/// The best of the feasible nodes.
+///
+/// The reference draws lots among equals. Here they are decided, so that the same cluster gives the same answer, and
+/// in a way that spreads: most free pod IPs, then fewest pods, then the first in the order of `feasible`, which
+/// begins at another node each time.
+pub fn select<'a>(pod: &PodInfo, feasible: &[&'a NodeInfo]) -> Option<&'a NodeInfo> {
+    if let [only] = feasible {
+        return Some(only);
+    }
+    let taints: Vec<_> = feasible
+        .iter()
+        .map(|node| unwelcoming_taints(pod, node))
+        .collect();
+    let most = taints.iter().copied().max().unwrap_or(0);
+    let ranked = feasible.iter().zip(taints).map(|(node, taints)| {
+        // Normalised as the reference does: the node with most such taints has 0, one without has 100.
+        let welcome = if most == 0 {
+            MAX
+        } else {
+            MAX - taints * MAX / most
+        };
+        let score = LEAST_ALLOCATED_WEIGHT * least_allocated(pod, node) + TAINT_WEIGHT * welcome;
+        let fewest_pods = std::cmp::Reverse(node.pods.len());
+        ((score, node.free_pod_ips(), fewest_pods), *node)
+    });
+    // `reduce` keeps the earlier of equals, where `max_by_key` would keep the later.
+    let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    best.map(|(_, node)| node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{NodeBuilder, PodBuilder};
+
+    fn scored(node: NodeBuilder, pods: &[PodBuilder]) -> Amount {
+        let mut node = node.info();
+        for pod in pods {
+            node.pods.insert(pod.info());
+        }
+        least_allocated(&PodBuilder::new("p").info(), &node)
+    }
+
+    #[test]
+    fn least_allocated_is_the_references() {
+        // Empty 4 CPU/32 Gi node: (4000-100)*100/4000 = 97, (32Gi-200Mi)*100/32Gi = 99; their mean is 98.
+        let node = || {
+            NodeBuilder::new("n")
+                .offer("cpu", "4")
+                .offer("memory", "32Gi")
+        };
+        assert_eq!(scored(node(), &[]), 98);
+        let big = PodBuilder::new("big").ask("cpu", "4").ask("memory", "16Gi");
+        assert_eq!(scored(node(), &[big]), 24); // (0 + 49) / 2
+        let no_memory = NodeBuilder::new("n").offer("cpu", "1").offer("memory", "0");
+        assert_eq!(scored(no_memory, &[]), 90);
+        let nothing = NodeBuilder::new("n").offer("cpu", "0").offer("memory", "0");
+        assert_eq!(scored(nothing, &[]), 0);
+    }
+
+    #[test]
+    fn equals_are_decided_by_free_ips_then_by_pods_then_by_order() {
+        let pod = PodBuilder::new("p").info();
+        let a = NodeBuilder::new("a").block("10.0.0.0/29", 5).info();
+        let b = NodeBuilder::new("b").block("10.0.1.0/29", 5).info();
+        let mut c = NodeBuilder::new("c").block("10.0.2.0/28", 13).info();
+        let best = |nodes: &[&NodeInfo]| select(&pod, nodes).unwrap().name.to_string();
+        assert_eq!(best(&[&a, &b]), "a");
+        assert_eq!(best(&[&b, &a]), "b");
+        assert_eq!(best(&[&a, &b, &c]), "c");
+        c.pods.insert(
+            PodBuilder::new("q")
+                .host_network()
+                .ask("cpu", "0")
+                .ask("memory", "0")
+                .info(),
+        );
+        let d = NodeBuilder::new("d").block("10.0.3.0/28", 13).info();
+        assert_eq!(best(&[&a, &c, &d]), "d");
+    }
+
+    #[test]
+    fn a_node_that_would_rather_not_comes_last() {
+        let pod = PodBuilder::new("p").info();
+        let a = NodeBuilder::new("a")
+            .block("10.0.0.0/24", 253)
+            .taint("k", "v", "PreferNoSchedule")
+            .info();
+        let b = NodeBuilder::new("b").block("10.0.1.0/30", 1).info();
+        assert_eq!(select(&pod, &[&a, &b]).unwrap().name.as_str(), "b");
+        let tolerant = PodBuilder::new("p").tolerate("k").info();
+        assert_eq!(select(&tolerant, &[&a, &b]).unwrap().name.as_str(), "a");
+    }
+}
