@@ -212,3 +212,48 @@ async fn ended(work: impl Future<Output = ()>) -> Result<(), TaskError> {
     work.await;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    fn parse(flags: &[&str]) -> Result<Config, clap::Error> {
+        let common = ["ipam-controller", "--server=127.0.0.1:1"];
+        Cli::try_parse_from(common.iter().chain(flags)).map(|cli| cli.config)
+    }
+
+    #[test]
+    fn flags_are_those_of_the_reference() {
+        let config = parse(&[
+            "--allocate-node-cidrs=true",
+            "--cluster-cidr=10.255.0.0/19",
+            "--node-cidr-mask-size=30",
+            "--service-cluster-ip-range=10.255.31.0/24",
+        ]);
+        assert_eq!(config.unwrap().ranges().unwrap().max_nodes(), 1984);
+        assert!(
+            parse(&["--allocate-node-cidrs"])
+                .unwrap()
+                .allocate_node_cidrs
+        );
+        assert!(parse(&["--node-cidr-mask-size=300"]).is_err());
+    }
+
+    #[test]
+    fn nothing_is_asked_of_ranges_that_are_not_used() {
+        for flags in [
+            &[][..],
+            &["--allocate-node-cidrs=false", "--cluster-cidr=rubbish"],
+        ] {
+            assert_eq!(parse(flags).unwrap().ranges().unwrap().ranges, []);
+        }
+    }
+}
