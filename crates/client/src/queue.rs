@@ -8,9 +8,10 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-/// The first delay of a key that failed; doubled for each further failure up to [`MAX_DELAY`]. Kubernetes' defaults.
+/// The first delay of a key that failed; doubled for each further failure up to [`MAX_DELAY`]. Kubernetes goes up to 1,000 s, which is an
+/// outage of a quarter of an hour after the server is back.
 const BASE_DELAY: Duration = Duration::from_millis(5);
-const MAX_DELAY: Duration = Duration::from_secs(1000);
+const MAX_DELAY: Duration = Duration::from_secs(5);
 
 /// Keys that need a look. Equal keys merge, and one key is never out twice at once: if it is added while it is out, it comes
 /// again after [`WorkQueue::done`].
@@ -61,7 +62,7 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         self.changed.notify_one();
     }
 
-    /// Asks for another look after a failure: after 5 ms, then twice as long each time up to 1,000 s, until [`WorkQueue::forget`].
+    /// Asks for another look after a failure: after 5 ms, then twice as long each time up to 5 s, until [`WorkQueue::forget`].
     pub fn add_rate_limited(&self, key: Key) {
         let delay = {
             let mut state = self.lock();
