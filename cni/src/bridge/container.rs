@@ -97,9 +97,14 @@ pub(super) fn configure(
         {
             wait_for_addresses(netlink, link.index)?;
         }
-        let routes = routes(link.index, result);
-        let requests = routes.iter().map(Request::add_route);
-        netlink.execute(requests).map_err(|error| failed(&error))
+        for route in routes(link.index, result) {
+            match netlink.execute([Request::add_route(&route)]) {
+                // IPAM may name one twice, or one that an address brings; the first one holds.
+                Err(error) if error.is_exists() => {}
+                other => other.map_err(|error| failed(&error))?,
+            }
+        }
+        Ok(())
     })
 }
 

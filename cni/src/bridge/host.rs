@@ -198,7 +198,9 @@ fn ensure_address(
         }
         requests.push(Request::delete_address(bridge, net));
     }
-    requests.push(Request::add_address(bridge, wanted));
+    // Pods have the gateway's address from the same configuration. To ask for it first would leave them
+    // without a gateway for the seconds that asking takes.
+    requests.push(Request::add_address_unasked(bridge, wanted));
     match netlink.execute(requests) {
         Err(error) if error.is_exists() => {} // Another ADD was faster.
         other => other.map_err(|error| text(&error))?,

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
-    address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope},
+    address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
 };
 
 use super::{Netlink, NetlinkError, Request};
@@ -45,6 +45,19 @@ impl Request {
             RouteNetlinkMessage::NewAddress(message),
             NLM_F_CREATE | NLM_F_EXCL,
         )
+    }
+
+    /// [`add_address`](Self::add_address) without asking the link whether somebody has the address: an
+    /// IPv6 one can be used at once.
+    #[must_use]
+    pub fn add_address_unasked(index: u32, net: IpNet) -> Self {
+        let mut request = Self::add_address(index, net);
+        if let (RouteNetlinkMessage::NewAddress(message), IpNet::V6(_)) =
+            (&mut request.message, net)
+        {
+            message.header.flags = AddressHeaderFlags::Nodad;
+        }
+        request
     }
 
     /// Takes an address from a link.

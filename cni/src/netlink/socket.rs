@@ -133,7 +133,7 @@ impl Netlink {
         netns::in_netns(netns, Self::open)?
     }
 
-    /// Sends changes in one go; the kernel makes them in order and goes on after one that fails.
+    /// Sends changes, many at a time; the kernel makes them in order and goes on after one that fails.
     ///
     /// # Errors
     /// The first that failed.
@@ -141,23 +141,34 @@ impl Netlink {
         &mut self,
         requests: impl IntoIterator<Item = Request>,
     ) -> Result<(), NetlinkError> {
+        // Acknowledgements of more than a few hundred overflow the socket's receive buffer.
+        const BATCH: usize = 100;
+        let mut requests = requests.into_iter();
+        let mut outcome = Ok(());
+        loop {
+            let batch: Vec<_> = requests.by_ref().take(BATCH).collect();
+            if batch.is_empty() {
+                return outcome;
+            }
+            outcome = outcome.and(self.execute_batch(batch));
+        }
+    }
+
+    fn execute_batch(&mut self, batch: Vec<Request>) -> Result<(), NetlinkError> {
         let mut buffer = Vec::new();
-        let mut attempts = Vec::new();
+        let mut attempts = Vec::with_capacity(batch.len());
         let first = self.sequence.wrapping_add(1);
         for Request {
             attempt,
             message,
             flags,
-        } in requests
+        } in batch
         {
             self.append(&mut buffer, message, flags);
             attempts.push(attempt);
         }
-        let Some(batch) = attempts.first().cloned() else {
-            return Ok(());
-        };
         let failed = |source| NetlinkError::Socket {
-            attempt: batch.clone(),
+            attempt: attempts.join(", "),
             source,
         };
         self.socket.send(&buffer, 0).map_err(failed)?;

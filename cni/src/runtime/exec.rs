@@ -112,6 +112,7 @@ fn failure(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> PluginError {
     if stdout.is_empty() {
         let status = match (status.code(), status.signal()) {
             (Some(code), _) => format!("exit status {code}"),
+            (None, Some(9)) => "signal: killed".to_owned(),
             (None, Some(signal)) => format!("signal: {signal}"),
             (None, None) => status.to_string(),
         };

@@ -1,0 +1,506 @@
+//! The program bridge, and other people's, in namespaces of the test's own.
+
+mod support;
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use podplane_cni::{
+    Attachment, CniResult, Runtime, host_local,
+    netlink::{Bridge, Netlink, Request},
+    netns, sysctl,
+};
+use serde_json::{Value, json};
+use support::{DEBIAN, World, attachment, exchange, list, our_plugins, require};
+
+fn config(world: &World, version: &str, bridge: &Value, ipam: &Value) -> Value {
+    let mut plugin = json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": {"type": "host-local"}});
+    plugin["ipam"]["dataDir"] = world.path("networks").to_str().unwrap().into();
+    for (key, value) in bridge.as_object().unwrap() {
+        plugin[key] = value.clone();
+    }
+    for (key, value) in ipam.as_object().unwrap() {
+        plugin["ipam"][key] = value.clone();
+    }
+    json!({"cniVersion": version, "name": "net", "plugins": [plugin]})
+}
+
+fn v4() -> Value {
+    json!({"ranges": [[{"subnet": "10.244.1.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]})
+}
+
+fn dual() -> Value {
+    json!({
+        "ranges": [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:1::/64"}]],
+        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+    })
+}
+
+fn node(runtime: &Runtime) -> &Path {
+    runtime.node_netns.as_deref().unwrap()
+}
+
+/// The leases of the network.
+fn leases(world: &World) -> usize {
+    host_local::usage(&world.path("networks/net"))
+        .unwrap()
+        .len()
+}
+
+/// The names of the node's links but `lo`.
+fn links(runtime: &Runtime) -> Vec<String> {
+    let links = Netlink::open_in(node(runtime)).unwrap().links().unwrap();
+    links
+        .into_iter()
+        .map(|link| link.name)
+        .filter(|name| name != "lo")
+        .collect()
+}
+
+/// Waits until an IPv6 address is not tentative any more: the reference asks whether somebody has it.
+fn wait_until_usable(netns: &Path, link: &str, address: std::net::IpAddr) {
+    let mut netlink = Netlink::open_in(netns).unwrap();
+    let index = netlink.link(link).unwrap().unwrap().index;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let is_usable = |netlink: &mut Netlink| {
+        let addresses = netlink.addresses(index).unwrap();
+        addresses
+            .iter()
+            .any(|found| found.net.addr() == address && !found.is_tentative)
+    };
+    while !is_usable(&mut netlink) {
+        assert!(Instant::now() < deadline, "{address} is still tentative");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ip(result: &CniResult, n: usize) -> std::net::IpAddr {
+    result.ips[n].address.addr()
+}
+
+/// Two pods on a node: they reach each other and the gateway, and nothing is left of them.
+fn two_pods(bin_dirs: &[&Path], version: &str, ipam: &Value, has_check: bool) {
+    let world = World::new();
+    let runtime = world.runtime(bin_dirs);
+    let network = list(&config(&world, version, &json!({}), ipam));
+    let (a, b) = (world.netns("a"), world.netns("b"));
+    let (pod_a, pod_b) = (attachment("a", &a), attachment("b", &b));
+    let before = Netlink::open().unwrap().links().unwrap();
+    let result_a = runtime.add(&network, &pod_a).unwrap();
+    let result_b = runtime.add(&network, &pod_b).unwrap();
+    assert_eq!(result_a.interfaces.len(), 3);
+    assert_eq!(result_a.interfaces[0].name, "cni0");
+    assert_eq!(Path::new(&result_a.interfaces[2].sandbox), a);
+    for n in 0..result_b.ips.len() {
+        assert_eq!(result_a.ips[n].interface, Some(2));
+        exchange(&a, &b, ip(&result_b, n));
+        let gateway = result_a.ips[n].gateway.unwrap();
+        wait_until_usable(node(&runtime), "cni0", gateway);
+        exchange(&a, node(&runtime), gateway);
+        exchange(node(&runtime), &a, ip(&result_a, n));
+    }
+    assert_eq!(
+        sysctl::read_in(node(&runtime), "net/ipv4/ip_forward").unwrap(),
+        "1"
+    );
+    if has_check {
+        runtime.check(&network, &pod_a).unwrap();
+    }
+    runtime.del(&network, &pod_a).unwrap();
+    runtime.del(&network, &pod_a).unwrap();
+    netns::remove(&b).unwrap();
+    runtime.del(&network, &pod_b).unwrap();
+    assert_eq!(leases(&world), 0);
+    assert_eq!(runtime.cached().unwrap(), []);
+    assert_eq!(Netlink::open_in(&a).unwrap().link("eth0").unwrap(), None);
+    assert_eq!(
+        Netlink::open().unwrap().links().unwrap().len(),
+        before.len(),
+        "the host has the links it had"
+    );
+}
+
+#[test]
+fn our_bridge_runs_our_host_local() {
+    if !require(&["root"]) {
+        return;
+    }
+    let ours = our_plugins();
+    for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        two_pods(&[&ours], version, &v4(), version >= "0.4.0");
+    }
+    two_pods(&[&ours], "1.0.0", &dual(), true);
+    two_pods(
+        &[&ours],
+        "1.0.0",
+        &json!({"ranges": [[{"subnet": "fd00:1::/64"}]], "routes": [{"dst": "::/0"}]}),
+        true,
+    );
+}
+
+#[test]
+fn our_runtime_runs_debians_bridge_and_host_local() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    two_pods(&[Path::new(DEBIAN)], "1.0.0", &v4(), true);
+    two_pods(&[Path::new(DEBIAN)], "0.4.0", &dual(), true);
+}
+
+/// A directory with one plugin of each of two others.
+fn mixed(world: &World, bridge: &Path, host_local: &Path) -> PathBuf {
+    let dir = world.path("bin");
+    std::fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(bridge.join("bridge"), dir.join("bridge")).unwrap();
+    std::os::unix::fs::symlink(host_local.join("host-local"), dir.join("host-local")).unwrap();
+    dir
+}
+
+#[test]
+fn debians_bridge_runs_our_host_local_and_ours_runs_debians() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
+    for (bridge, host_local) in [(&debians, &ours), (&ours, &debians)] {
+        let world = World::new();
+        let dir = mixed(&world, bridge, host_local);
+        two_pods(&[&dir], "1.0.0", &dual(), true);
+    }
+}
+
+#[test]
+fn the_kubenet_configuration_of_story_a_works() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let network = list(
+        &json!({"cniVersion": "0.1.0", "name": "kubenet", "plugins": [{
+            "type": "bridge", "bridge": "cbr0", "mtu": 1500, "addIf": "eth0", "isGateway": true, "ipMasq": false,
+            "hairpinMode": false,
+            "ipam": {
+                "type": "host-local", "subnet": "10.255.0.0/30", "gateway": "10.255.0.1",
+                "dataDir": world.path("networks"), "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }]}),
+    );
+    let first = runtime
+        .add(&network, &attachment("a", &world.netns("a")))
+        .unwrap();
+    assert_eq!(first.ips[0].address.to_string(), "10.255.0.2/30");
+    let b = world.netns("b");
+    let full = runtime
+        .add(&network, &attachment("b", &b))
+        .unwrap_err()
+        .message();
+    assert_eq!(
+        full,
+        "plugin type=\"bridge\" failed (add): failed to allocate for range 0: no IP addresses available in range set: 10.255.0.1-10.255.0.2"
+    );
+    assert_eq!(
+        links(&runtime).len(),
+        2,
+        "cbr0 and one veth: a full range makes no device"
+    );
+    assert_eq!(Netlink::open_in(&b).unwrap().link("eth0").unwrap(), None);
+}
+
+#[test]
+fn a_bridge_with_another_address_is_refused_in_the_references_words() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    let debians = PathBuf::from(DEBIAN);
+    let refused = |bin_dir: &Path| {
+        let world = World::new();
+        let runtime = world.runtime(&[bin_dir]);
+        let mut netlink = Netlink::open_in(node(&runtime)).unwrap();
+        netlink
+            .execute([Request::create_bridge(&Bridge {
+                name: "cni0",
+                ..Bridge::default()
+            })])
+            .unwrap();
+        let index = netlink.link("cni0").unwrap().unwrap().index;
+        netlink
+            .execute([
+                Request::add_address(index, "10.9.9.1/24".parse().unwrap()),
+                Request::up(index),
+            ])
+            .unwrap();
+        let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
+        let pod = attachment("a", &world.netns("a"));
+        let message = runtime.add(&network, &pod).unwrap_err().message();
+        let left = (leases(&world), links(&runtime));
+        if bin_dir == debians {
+            // It sets a hardware address of zeros on a bridge that has lost its last port.
+            return (message, left);
+        }
+        let forced = list(&config(
+            &world,
+            "1.0.0",
+            &json!({"forceAddress": true}),
+            &v4(),
+        ));
+        runtime.add(&forced, &pod).unwrap();
+        let addresses = netlink.addresses(index).unwrap();
+        assert!(
+            !addresses
+                .iter()
+                .any(|address| address.net.to_string() == "10.9.9.1/24")
+        );
+        (message, left)
+    };
+    let (ours, left) = refused(&our_plugins());
+    assert_eq!(
+        ours,
+        "plugin type=\"bridge\" failed (add): failed to set bridge addr: \"cni0\" already has an IP address different from 10.244.1.1/24"
+    );
+    assert_eq!(
+        left,
+        (0, vec!["cni0".to_owned()]),
+        "neither an address nor a veth is left"
+    );
+    assert_eq!(refused(&debians).0, ours);
+}
+
+#[test]
+fn a_link_that_is_no_bridge_is_refused_in_the_references_words() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    let refused = |bin_dir: &Path| {
+        let world = World::new();
+        let runtime = world.runtime(&[bin_dir]);
+        let network = list(&config(&world, "1.0.0", &json!({"bridge": "lo"}), &v4()));
+        let message = runtime
+            .add(&network, &attachment("a", &world.netns("a")))
+            .unwrap_err()
+            .message();
+        (message, leases(&world))
+    };
+    assert_eq!(refused(&our_plugins()), refused(Path::new(DEBIAN)));
+}
+
+#[test]
+fn options_are_served_or_refused() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let mut n = 0;
+    let mut add = |bridge: Value, args: &[(&str, &str)]| {
+        n += 1;
+        let path = world.netns(&format!("pod{n}"));
+        let mut pod = Attachment::new(format!("pod{n}"), Some(path.clone()), "eth0");
+        pod.args = args
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .collect();
+        let added = runtime.add(&list(&config(&world, "1.1.0", &bridge, &v4())), &pod);
+        (added, path)
+    };
+    for option in [
+        json!({"ipMasq": true}),
+        json!({"vlan": 5}),
+        json!({"macspoofchk": true}),
+        json!({"vlanTrunk": [{"id": 3}]}),
+    ] {
+        let error = add(option.clone(), &[]).0.unwrap_err();
+        assert_eq!(
+            error.cni_error().unwrap().code,
+            7,
+            "{option}: {}",
+            error.message()
+        );
+    }
+    let error = add(json!({"hairpinMode": true, "promiscMode": true}), &[])
+        .0
+        .unwrap_err();
+    assert_eq!(
+        error.cni_error().unwrap().msg,
+        "cannot set hairpin mode and promiscuous mode at the same time"
+    );
+    assert_eq!(links(&runtime), Vec::<String>::new());
+
+    let (added, path) = add(
+        json!({"mtu": 1400, "hairpinMode": true, "portIsolation": true, "isDefaultGateway": true, "dns": {"nameservers": ["1.1.1.1"]}}),
+        &[
+            ("MAC", "0a:58:0a:f4:01:63"),
+            ("IgnoreUnknown", "1"),
+            ("K8S_POD_NAME", "x"),
+        ],
+    );
+    let result = added.unwrap();
+    assert_eq!(result.interfaces[2].mac, "0a:58:0a:f4:01:63");
+    assert_eq!(result.dns.nameservers, ["1.1.1.1"]);
+    assert_eq!(
+        result.routes.len(),
+        2,
+        "IPAM's default route has no gateway, so one is added"
+    );
+    let link = Netlink::open_in(&path)
+        .unwrap()
+        .link("eth0")
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (link.mtu, link.mac_text().as_str()),
+        (1400, "0a:58:0a:f4:01:63")
+    );
+    let port = &result.interfaces[1].name;
+    let port_setting = |name: &str| {
+        let path = format!("/sys/class/net/{port}/brport/{name}");
+        netns::in_netns(node(&runtime), || read_sysfs(&path)).unwrap()
+    };
+    assert_eq!(
+        (
+            port_setting("hairpin_mode").as_str(),
+            port_setting("isolated").as_str()
+        ),
+        ("1", "1")
+    );
+
+    let (added, _) = add(json!({"promiscMode": true}), &[]);
+    added.unwrap();
+    let bridge = Netlink::open_in(node(&runtime))
+        .unwrap()
+        .link("cni0")
+        .unwrap()
+        .unwrap();
+    assert!(bridge.is_promiscuous);
+}
+
+/// Reads a file of the `/sys` of the calling thread's network namespace.
+fn read_sysfs(path: &str) -> String {
+    use rustix::{mount::MountFlags, thread::UnshareFlags};
+    // `/sys` shows the network namespace of its mounter, so it is mounted anew, for this thread alone.
+    #[expect(
+        unsafe_code,
+        reason = "unshare(2) of a thread that ends; CLONE_NEWNS implies CLONE_FS, and no file is shared"
+    )]
+    // SAFETY: neither flag touches the descriptor table.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+    rustix::mount::mount_change(
+        "/",
+        rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
+    )
+    .unwrap();
+    rustix::mount::mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None).unwrap();
+    std::fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_repeated_add_leaves_the_first_one_alone() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
+    let a = world.netns("a");
+    let pod = attachment("a", &a);
+    let result = runtime.add(&network, &pod).unwrap();
+    let message = runtime.add(&network, &pod).unwrap_err().message();
+    assert!(message.contains("already exists"), "{message}");
+    assert_eq!((leases(&world), links(&runtime).len()), (1, 2));
+    exchange(node(&runtime), &a, ip(&result, 0));
+    runtime.check(&network, &pod).unwrap();
+
+    let inside = &mut Netlink::open_in(&a).unwrap();
+    let eth0 = inside.link("eth0").unwrap().unwrap().index;
+    inside
+        .execute([Request::delete_address(eth0, result.ips[0].address)])
+        .unwrap();
+    let message = runtime.check(&network, &pod).unwrap_err().message();
+    assert_eq!(
+        message,
+        "plugin type=\"bridge\" failed (check): address 10.244.1.2/24 not found on eth0"
+    );
+}
+
+#[test]
+fn an_add_that_fails_late_takes_its_veth_back() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    // A route through a gateway that no address reaches.
+    let ipam = json!({"ranges": [[{"subnet": "10.244.1.0/24"}]], "routes": [{"dst": "10.9.0.0/16", "gw": "172.30.0.1"}]});
+    let network = list(&config(&world, "1.0.0", &json!({}), &ipam));
+    let a = world.netns("a");
+    let message = runtime
+        .add(&network, &attachment("a", &a))
+        .unwrap_err()
+        .message();
+    assert!(
+        message.contains("failed to add route 10.9.0.0/16 via 172.30.0.1"),
+        "{message}"
+    );
+    assert_eq!(
+        (leases(&world), links(&runtime)),
+        (0, vec!["cni0".to_owned()])
+    );
+    assert_eq!(Netlink::open_in(&a).unwrap().link("eth0").unwrap(), None);
+}
+
+#[test]
+fn loopback_brings_lo_up() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    let answers: Vec<_> = [our_plugins(), PathBuf::from(DEBIAN)]
+        .iter()
+        .map(|bin_dir| {
+            let world = World::new();
+            let runtime = world.runtime(&[bin_dir]);
+            let network = list(
+                &json!({"cniVersion": "1.0.0", "name": "lo", "plugins": [{"type": "loopback"}]}),
+            );
+            let pod = Attachment::new("a", Some(world.netns("a")), "lo");
+            let mut result = runtime.add(&network, &pod).unwrap();
+            result.interfaces[0].sandbox.clear();
+            runtime.check(&network, &pod).unwrap();
+            let lo = || {
+                Netlink::open_in(pod.netns.as_deref().unwrap())
+                    .unwrap()
+                    .link("lo")
+                    .unwrap()
+                    .unwrap()
+            };
+            assert!(lo().is_up);
+            runtime.del(&network, &pod).unwrap();
+            assert!(!lo().is_up);
+            result
+        })
+        .collect();
+    assert_eq!(answers[0], answers[1]);
+}
+
+#[test]
+fn gc_and_status_reach_the_ipam_plugin() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let small = json!({"ranges": [[{"subnet": "10.244.1.0/30"}]]});
+    let network = list(&config(&world, "1.1.0", &json!({}), &small));
+    runtime.status(&network).unwrap();
+    runtime
+        .add(&network, &attachment("a", &world.netns("a")))
+        .unwrap();
+    let error = runtime.status(&network).unwrap_err();
+    assert_eq!(error.cni_error().unwrap().code, 50);
+    // A lease that nobody remembers, as after the loss of the cache.
+    std::fs::remove_dir_all(world.path("cache")).unwrap();
+    runtime.gc(&network, Some(&[])).unwrap();
+    assert_eq!(leases(&world), 0);
+    runtime.status(&network).unwrap();
+}

@@ -1,0 +1,422 @@
+//! The program host-local: against Debian's on the same files, against kills, and against crowds.
+
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use podplane_cni::{Attachment, Runtime, host_local};
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use serde_json::{Value, json};
+
+use support::{DEBIAN, call, list, our_plugins, require, tree};
+
+fn ours() -> PathBuf {
+    our_plugins().join("host-local")
+}
+
+fn debians() -> PathBuf {
+    Path::new(DEBIAN).join("host-local")
+}
+
+fn config(version: &str, mut ipam: Value, data_dir: &Path) -> Value {
+    ipam["type"] = "host-local".into();
+    ipam["dataDir"] = data_dir.to_str().unwrap().into();
+    json!({"cniVersion": version, "name": "net", "type": "bridge", "ipam": ipam})
+}
+
+#[derive(Debug, Clone)]
+struct Op {
+    command: &'static str,
+    id: u8,
+    /// The last byte of an address to be asked for.
+    wish: Option<u8>,
+    by_ours: bool,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let command = prop_oneof![5 => Just("ADD"), 3 => Just("DEL"), 1 => Just("CHECK")];
+    let wish = proptest::option::weighted(0.15, 0..10_u8);
+    (command, 0..8_u8, wish, any::<bool>()).prop_map(|(command, id, wish, by_ours)| Op {
+        command,
+        id,
+        wish,
+        by_ours,
+    })
+}
+
+/// Configurations, and whether wishes are made: where an ADD over two sets fails half-way the reference
+/// also releases what the container had before, and ours does not (ADR: all or nothing).
+fn ipam() -> impl Strategy<Value = (Value, bool)> {
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "192.168.0.0/16", "gw": "10.1.2.1"}]);
+    prop_oneof![
+        Just((json!({"subnet": "10.1.2.0/29", "routes": routes}), true)),
+        Just((
+            json!({"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.3", "rangeEnd": "10.1.2.7", "gateway": "10.1.2.5"}),
+            true
+        )),
+        Just((
+            json!({"ranges": [[{"subnet": "10.1.2.0/30"}, {"subnet": "10.1.2.4/30", "gateway": "10.1.2.6"}]]}),
+            true
+        )),
+        Just((
+            json!({"ranges": [[{"subnet": "10.1.2.0/29"}], [{"subnet": "fd00::/125"}]]}),
+            false
+        )),
+        Just((
+            json!({"subnet": "fd00::/125", "rangeStart": "fd00::0", "rangeEnd": "fd00::6"}),
+            false
+        )),
+    ]
+}
+
+/// What is said, without what the versions of the reference say differently (an empty `dns`).
+fn meaning(stdout: &str) -> Value {
+    let mut value: Value = serde_json::from_str(stdout).unwrap_or(Value::Null);
+    if let Some(object) = value.as_object_mut() {
+        object.retain(|key, value| {
+            key != "dns" || value.as_object().is_none_or(|dns| !dns.is_empty())
+        });
+    }
+    value
+}
+
+/// The same operations on two directories: one served by Debian's alone, one by both in turn.
+fn stay_alike(version: &str, ipam: &Value, wishes: bool, ops: &[Op]) -> TestCaseResult {
+    let (theirs, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for op in ops {
+        let id = format!("c{}", op.id);
+        let wish = op.wish.filter(|_| wishes && op.command == "ADD");
+        let args = wish
+            .map(|host| format!("IgnoreUnknown=1;IP=10.1.2.{host}"))
+            .unwrap_or_default();
+        let program = if op.by_ours { ours() } else { debians() };
+        let expected = call(
+            &debians(),
+            op.command,
+            &id,
+            &args,
+            &config(version, ipam.clone(), theirs.path()),
+        );
+        let found = call(
+            &program,
+            op.command,
+            &id,
+            &args,
+            &config(version, ipam.clone(), shared.path()),
+        );
+        prop_assert_eq!(
+            found.0,
+            expected.0,
+            "exit code of {:?}: {} instead of {}",
+            op,
+            found.1,
+            expected.1
+        );
+        prop_assert_eq!(
+            meaning(&found.1),
+            meaning(&expected.1),
+            "answer to {:?}",
+            op
+        );
+        let (found, expected) = (
+            tree(&shared.path().join("net")),
+            tree(&theirs.path().join("net")),
+        );
+        prop_assert_eq!(found, expected, "files after {:?}", op);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_directory_can_be_handed_back_and_forth_with_debians() {
+    if !require(&["cni-plugins"]) {
+        return;
+    }
+    let version = prop_oneof![Just("0.3.1"), Just("0.4.0"), Just("1.0.0")];
+    let ops = proptest::collection::vec(op(), 1..40);
+    let config = ProptestConfig {
+        cases: 40,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(version in version, (ipam, wishes) in ipam(), ops in ops)| {
+        stay_alike(version, &ipam, wishes, &ops)?;
+    });
+}
+
+#[test]
+fn what_it_prints_is_debians_byte_for_byte_below_1_0() {
+    if !require(&["cni-plugins"]) {
+        return;
+    }
+    let resolv_conf = tempfile::NamedTempFile::new().unwrap();
+    fs::write(
+        &resolv_conf,
+        "nameserver 10.96.0.10\nsearch a b\noptions ndots:5 <x>\n",
+    )
+    .unwrap();
+    let ipam = json!({
+        "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]],
+        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "fd01::/16", "gw": "fd00::9"}, {"dst": "10.0.0.5/8"}],
+        "resolvConf": resolv_conf.path(),
+    });
+    for version in ["", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0"] {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let expected = call(
+            &debians(),
+            "ADD",
+            "c",
+            "",
+            &config(version, ipam.clone(), a.path()),
+        );
+        let found = call(
+            &ours(),
+            "ADD",
+            "c",
+            "",
+            &config(version, ipam.clone(), b.path()),
+        );
+        assert_eq!(found, expected, "{version}");
+    }
+}
+
+#[test]
+fn refusals_have_debians_words() {
+    if !require(&["cni-plugins"]) {
+        return;
+    }
+    let range = json!({"subnet": "10.1.2.0/24"});
+    for (ipam, args) in [
+        (json!({}), ""),
+        (json!({"subnet": "10.1.2.0/31"}), ""),
+        (json!({"subnet": "10.1.2.5/24"}), ""),
+        (json!({"subnet": "nonsense"}), ""),
+        (
+            json!({"subnet": "10.1.2.0/24", "rangeStart": "10.1.3.1"}),
+            "",
+        ),
+        (json!({"subnet": "10.1.2.0/24", "rangeEnd": "10.1.2.0"}), ""),
+        (
+            json!({"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "rangeEnd": "10.1.2.8"}),
+            "",
+        ),
+        (json!({"subnet": "10.1.2.0/24", "gateway": "x"}), ""),
+        (json!({"ranges": [[]]}), ""),
+        (json!({"ranges": [[{}]]}), ""),
+        (json!({"ranges": [[range, {"subnet": "fd00::/64"}]]}), ""),
+        (json!({"ranges": [[range, range]]}), ""),
+        (json!({"ranges": [[range], [range]]}), ""),
+        (
+            json!({"subnet": "10.1.2.0/24", "resolvConf": "/does/not/exist"}),
+            "",
+        ),
+        (json!({"subnet": "10.1.2.0/24"}), "IP=bad"),
+        (json!({"subnet": "10.1.2.0/24"}), "IP=10.1.2.1"),
+        (json!({"subnet": "10.1.2.0/24"}), "IP=10.9.9.9"),
+        (json!({"subnet": "10.1.2.0/24"}), "A=b=c"),
+        (json!({"subnet": "10.1.2.0/24"}), "IP=10.1.2.9;"),
+        (json!({"subnet": "10.1.2.0/24"}), "X=1;Y=2"),
+        (json!({"subnet": "10.1.2.0/24"}), "IgnoreUnknown=z"),
+    ] {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let expected = call(
+            &debians(),
+            "ADD",
+            "c",
+            args,
+            &config("1.0.0", ipam.clone(), a.path()),
+        );
+        let found = call(
+            &ours(),
+            "ADD",
+            "c",
+            args,
+            &config("1.0.0", ipam.clone(), b.path()),
+        );
+        assert_eq!(expected.0, 1, "{ipam} {args}: {}", expected.1);
+        assert_eq!(found, expected, "{ipam} {args}");
+    }
+}
+
+#[test]
+fn many_at_once_get_different_addresses() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(
+        "1.0.0",
+        json!({"subnet": "10.1.0.0/24", "rangeEnd": "10.1.0.201"}),
+        dir.path(),
+    );
+    let add = |worker: usize| -> Vec<String> {
+        let ids = (0..200).filter(|n| n % 16 == worker);
+        let answers = ids.map(|n| call(&ours(), "ADD", &format!("c{n}"), "", &config));
+        answers
+            .map(|(code, stdout)| {
+                assert_eq!(code, 0, "{stdout}");
+                let result: Value = serde_json::from_str(&stdout).unwrap();
+                result["ips"][0]["address"].as_str().unwrap().to_owned()
+            })
+            .collect()
+    };
+    let add = &add;
+    let given: Vec<String> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..16)
+            .map(|worker| scope.spawn(move || add(worker)))
+            .collect();
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap())
+            .collect()
+    });
+    assert_eq!(given.len(), 200);
+    assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), 200);
+    assert_eq!(
+        host_local::usage(&dir.path().join("net")).unwrap().len(),
+        200
+    );
+    let (code, stdout) = call(&ours(), "ADD", "one-too-many", "", &config);
+    assert_eq!(code, 1);
+    assert!(
+        stdout.contains("no IP addresses available in range set: 10.1.0.1-10.1.0.201"),
+        "{stdout}"
+    );
+}
+
+/// Starts an ADD and kills it after `delay`.
+fn killed_add(id: &str, config: &Value, delay: Duration) {
+    let mut child = Command::new(ours())
+        .envs([
+            ("CNI_COMMAND", "ADD"),
+            ("CNI_CONTAINERID", id),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_ARGS", ""),
+        ])
+        .envs([("CNI_NETNS", "/does/not/exist"), ("CNI_PATH", "/x")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(config.to_string().as_bytes())
+        .unwrap();
+    thread::sleep(delay); // The moment of the kill, spread over the program's life.
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_killed_add_leaves_nothing_that_del_or_gc_does_not_clear() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(
+        "1.1.0",
+        json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]}),
+        dir.path(),
+    );
+    let net = dir.path().join("net");
+    let (mut complete, mut leases) = (0, 0);
+    for round in 0..150_u64 {
+        let id = format!("c{round}");
+        killed_add(&id, &config, Duration::from_micros(round * 20));
+        for (name, content) in tree(&net) {
+            assert!(
+                name.starts_with(['l', '.']) || !content.is_empty(),
+                "an empty lease: {name}"
+            );
+        }
+        let found = host_local::usage(&net).unwrap().len() - leases;
+        complete += usize::from(found == 2);
+        if round % 2 == 0 {
+            assert_eq!(call(&ours(), "DEL", &id, "", &config), (0, String::new()));
+        }
+        leases = host_local::usage(&net).unwrap().len();
+    }
+    println!("{complete} of 150 were killed too late");
+    let mut gc = config.clone();
+    gc["cni.dev/valid-attachments"] = json!([]);
+    assert_eq!(call(&ours(), "GC", "", "", &gc), (0, String::new()));
+    let left: Vec<_> = tree(&net).into_iter().map(|(name, _)| name).collect();
+    assert!(
+        left.iter()
+            .all(|name| name == "lock" || name.starts_with("last_reserved_ip.")),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn gc_keeps_what_is_valid_and_status_says_when_it_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("1.1.0", json!({"subnet": "10.1.2.0/29"}), dir.path());
+    assert_eq!(call(&ours(), "STATUS", "", "", &config), (0, String::new()));
+    assert!(!dir.path().join("net").exists(), "STATUS makes nothing");
+    for n in 0..5 {
+        assert_eq!(call(&ours(), "ADD", &format!("c{n}"), "", &config).0, 0);
+    }
+    let (code, stdout) = call(&ours(), "STATUS", "", "", &config);
+    let error: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &error["code"]), (1, &json!(50)));
+    assert_eq!(call(&ours(), "GC", "", "", &config), (0, String::new()));
+    let ids = || -> Vec<String> {
+        let leases = host_local::usage(&dir.path().join("net")).unwrap();
+        leases.into_iter().map(|lease| lease.container_id).collect()
+    };
+    assert_eq!(
+        ids().len(),
+        5,
+        "without a list nothing is known to be invalid"
+    );
+    let mut gc = config.clone();
+    gc["cni.dev/valid-attachments"] = json!([
+        {"containerID": "c1", "ifname": "eth0"}, {"containerID": "c3", "ifname": "eth1"}
+    ]);
+    assert_eq!(call(&ours(), "GC", "", "", &gc), (0, String::new()));
+    assert_eq!(ids(), ["c1"]);
+}
+
+#[test]
+fn without_devices_the_runtime_runs_the_ipam_plugin_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let network = list(&json!({
+        "cniVersion": "1.0.0", "name": "net",
+        "plugins": [config("", json!({"subnet": "10.1.2.0/29"}), dir.path())],
+    }));
+    let runtime = Runtime {
+        bin_dirs: vec![our_plugins()],
+        cache_dir: dir.path().join("cache"),
+        node_netns: None,
+        timeout: Duration::from_secs(10),
+    };
+    let pod = Attachment::new("pod", Some("/does/not/exist".into()), "eth0");
+    let result = runtime.ipam_add(&network, &pod).unwrap();
+    assert_eq!(result.ips[0].address.to_string(), "10.1.2.2/29");
+    assert_eq!(runtime.cached_result(&network, &pod), Some(result));
+    let again = runtime.ipam_add(&network, &pod).unwrap_err().message();
+    assert_eq!(
+        again,
+        "plugin type=\"host-local\" failed (add): failed to allocate for range 0: 10.1.2.2 has been allocated to pod, duplicate allocation is not allowed"
+    );
+    let net = dir.path().join("net");
+    assert_eq!(
+        host_local::usage(&net).unwrap().len(),
+        1,
+        "a repeated ADD does not take down what lives"
+    );
+    let parsed = host_local::Config::of_network(&network).unwrap();
+    assert_eq!(
+        (parsed.dir(), host_local::capacity(&parsed).pods()),
+        (net.clone(), 5)
+    );
+    runtime.ipam_del(&network, &pod).unwrap();
+    runtime.ipam_del(&network, &pod).unwrap();
+    assert_eq!(host_local::usage(&net).unwrap(), []);
+    assert_eq!(runtime.cached().unwrap(), []);
+}
