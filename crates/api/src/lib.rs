@@ -10,9 +10,12 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod names;
 pub mod object;
 pub mod quantity;
+pub mod selector;
 pub mod strict;
+pub mod validation;
 
 pub use k8s_openapi::{
     api::{coordination::v1 as coordination, core::v1 as core},

@@ -1,0 +1,44 @@
+//! The watch cache: what lists and watches are served from.
+//!
+//! One feeder ([`feed`]) follows the store and applies each commit to the cache of its kind ([`KindCache`]): the present
+//! objects, each as its encoded message with what selectors ask for, and the recent events. A watch is a cursor into the events
+//! ([`Watcher`]); it queues nothing, so a slow one costs the others nothing, and one that falls behind what is kept
+//! ends with `Expired`.
+
+mod feed;
+mod kind;
+mod query;
+#[cfg(test)]
+mod tests;
+mod watcher;
+
+use podplane_proto::error::{ApiError, Reason};
+use podplane_store::Revision;
+use tokio::sync::watch;
+
+pub(crate) use feed::{Feeder, Sink};
+pub(crate) use kind::{KindCache, Page};
+pub(crate) use query::{Continue, Query};
+pub(crate) use watcher::Watcher;
+
+/// How far the caches of all kinds have come. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(crate) struct Position(watch::Receiver<Revision>);
+
+impl Position {
+    /// Every commit up to this one is in the cache of its kind.
+    pub(crate) fn current(&self) -> Revision {
+        *self.0.borrow()
+    }
+
+    /// Waits until the commits up to a revision are in the caches.
+    pub(crate) async fn reached(&self, revision: u64) -> Result<(), ApiError> {
+        let mut position = self.0.clone();
+        let reached = position
+            .wait_for(|position| position.number() >= revision)
+            .await;
+        reached.map(|_| ()).map_err(|_ended| {
+            ApiError::new(Reason::ServiceUnavailable, "the server is shutting down")
+        })
+    }
+}

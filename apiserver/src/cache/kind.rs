@@ -1,0 +1,303 @@
+use std::{
+    collections::{BTreeMap, VecDeque},
+    marker::PhantomData,
+    ops::Bound,
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use bytes::Bytes;
+use podplane_api::{ObjectKey, jiff::Timestamp, selector::FieldSet};
+use podplane_proto::{codec, error::ApiError};
+use podplane_store::{Event, Item, Key, Prefix, Revision};
+use tokio::sync::watch;
+
+use super::{Position, Query, Sink, Watcher, watcher::Beginning};
+use crate::{error, storage, strategy::Strategy};
+
+/// An object as it is served, with what selectors ask for.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: ObjectKey,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) fields: FieldSet,
+    pub(super) message: Bytes,
+    pub(super) expires: Option<Timestamp>,
+}
+
+/// A change of one object.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) revision: Revision,
+    pub(super) before: Option<Arc<Entry>>,
+    pub(super) after: Option<Arc<Entry>>,
+    /// What was before, at the revision of the change: what is sent when it goes. Encoded by the first watch that sends it.
+    gone: OnceLock<Bytes>,
+}
+
+impl Change {
+    pub(super) fn gone<K: Strategy>(&self, before: &Entry) -> Result<Bytes, ApiError> {
+        if let Some(message) = self.gone.get() {
+            return Ok(message.clone());
+        }
+        let mut object: K =
+            codec::decode(&before.message).map_err(|error| error::internal(&error))?;
+        storage::set_revision(&mut object, self.revision);
+        let message = codec::encode(&object).map_err(|error| error::unencodable(&error))?;
+        Ok(self.gone.get_or_init(|| message).clone())
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// In the order of the store, which later pages of a list are read from.
+    pub(super) objects: BTreeMap<Key, Arc<Entry>>,
+    pub(super) changes: VecDeque<Arc<Change>>,
+    /// How many changes were forgotten: the cursor of the first one that is kept.
+    pub(super) first: u64,
+    /// Every change after this revision is kept.
+    pub(super) oldest: Revision,
+    /// Of the last change.
+    pub(super) last: Revision,
+}
+
+impl State {
+    /// The cursor after the last change.
+    pub(super) fn end(&self) -> u64 {
+        self.first.saturating_add(self.changes.len() as u64)
+    }
+}
+
+/// All objects of a kind, and their recent changes.
+#[derive(Debug)]
+pub(crate) struct KindCache<K> {
+    prefix: Prefix,
+    state: RwLock<State>,
+    /// The end of the changes, to wake watches.
+    end: watch::Sender<u64>,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) revision: Revision,
+    pub(crate) items: Vec<Bytes>,
+    /// The last object of the page, if more follow.
+    pub(crate) last: Option<ObjectKey>,
+    /// How many more follow, where no selector makes that hard to say.
+    pub(crate) remaining: Option<usize>,
+}
+
+impl<K: Strategy> KindCache<K> {
+    pub(crate) fn new() -> Self {
+        let state = State {
+            objects: BTreeMap::new(),
+            changes: VecDeque::new(),
+            first: 0,
+            oldest: podplane_store::FIRST_REVISION,
+            last: podplane_store::FIRST_REVISION,
+        };
+        Self {
+            prefix: storage::prefix::<K>(),
+            state: RwLock::new(state),
+            end: watch::Sender::new(0),
+            kind: PhantomData,
+        }
+    }
+
+    /// The object's message.
+    pub(crate) fn get(&self, key: &Key) -> Option<Bytes> {
+        self.read()
+            .objects
+            .get(key)
+            .map(|entry| entry.message.clone())
+    }
+
+    /// The keys of all objects that match, now.
+    pub(crate) fn keys(&self, query: &Query) -> Vec<ObjectKey> {
+        let state = self.read();
+        matching::<K>(&state, query)
+            .map(|entry| entry.key.clone())
+            .collect()
+    }
+
+    /// The objects that match, up to `limit` of them.
+    pub(crate) fn list(&self, query: &Query, limit: usize, position: &Position) -> Page {
+        // Read before the lock is taken, so that everything up to it is in what the lock shows.
+        let position = position.current();
+        let state = self.read();
+        let mut entries = matching::<K>(&state, query).peekable();
+        let mut items = Vec::new();
+        let mut last = None;
+        while items.len() < limit
+            && let Some(entry) = entries.next()
+        {
+            items.push(entry.message.clone());
+            last = Some(&entry.key);
+        }
+        let more = entries.peek().is_some();
+        let remaining = (more && !query.selects()).then(|| entries.count());
+        Page {
+            revision: state.last.max(position),
+            items,
+            last: last.filter(|_| more).cloned(),
+            remaining,
+        }
+    }
+
+    /// A watch that begins with all present objects.
+    pub(crate) fn watch_all(self: &Arc<Self>, query: Query, position: Position) -> Watcher<K> {
+        let current = position.current();
+        let beginning = {
+            let state = self.read();
+            let present = matching::<K>(&state, &query).map(Arc::clone).collect();
+            Beginning {
+                cursor: state.end(),
+                revision: state.last.max(current),
+                present,
+            }
+        };
+        Watcher::new(Arc::clone(self), query, position, beginning)
+    }
+
+    /// A watch of the changes after a revision.
+    pub(crate) fn watch_after(
+        self: &Arc<Self>,
+        revision: Revision,
+        query: Query,
+        position: Position,
+    ) -> Result<Watcher<K>, ApiError> {
+        let cursor = {
+            let state = self.read();
+            if revision < state.oldest {
+                return Err(error::expired(format!(
+                    "too old resource version: {revision} ({})",
+                    state.oldest
+                )));
+            }
+            let seen = state
+                .changes
+                .partition_point(|change| change.revision <= revision);
+            state.first.saturating_add(seen as u64)
+        };
+        let beginning = Beginning {
+            cursor,
+            revision,
+            present: Vec::new(),
+        };
+        Ok(Watcher::new(Arc::clone(self), query, position, beginning))
+    }
+
+    /// Forgets changes up to a revision.
+    pub(crate) fn trim(&self, oldest: Revision) {
+        let mut state = self.write();
+        let forgotten = state
+            .changes
+            .partition_point(|change| change.revision <= oldest);
+        state.changes.drain(..forgotten);
+        state.first = state.first.saturating_add(forgotten as u64);
+        state.oldest = state.oldest.max(oldest);
+    }
+
+    /// The objects that should be gone by now.
+    pub(crate) fn expired(&self, now: Timestamp) -> Vec<ObjectKey> {
+        let state = self.read();
+        let expired = state
+            .objects
+            .values()
+            .filter(|entry| entry.expires.is_some_and(|expires| expires <= now));
+        expired.map(|entry| entry.key.clone()).collect()
+    }
+
+    pub(super) fn ends(&self) -> watch::Receiver<u64> {
+        self.end.subscribe()
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
+        // A panic elsewhere while the lock was held ends the process; until then what is there is still whole.
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The objects that a query is about, in the order of their keys.
+fn matching<'a, K: Strategy>(
+    state: &'a State,
+    query: &'a Query,
+) -> impl Iterator<Item = &'a Arc<Entry>> {
+    let prefix = query.prefix::<K>();
+    let from = (Bound::Included(prefix.as_bytes()), Bound::Unbounded);
+    let under = state.objects.range::<[u8], _>(from);
+    let under: Vec<_> = under
+        .take_while(|(key, _)| prefix.contains(key))
+        .map(|(_, entry)| entry)
+        .collect();
+    under
+        .into_iter()
+        .filter(|entry| query.matches(&entry.key.namespace, &entry.labels, &entry.fields))
+}
+
+/// The entry of an item. One that cannot be read is left out, and that is logged: the others must still be served.
+fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
+    let undecodable = |error: &(dyn std::error::Error + 'static)| tracing::error!(key = %item.key, error, "object in the store is not valid");
+    let mut object: K = storage::decode(item)
+        .inspect_err(|error| undecodable(error))
+        .ok()?;
+    let message = codec::encode(&object)
+        .inspect_err(|error| undecodable(error))
+        .ok()?;
+    Some(Arc::new(Entry {
+        key: object.key(),
+        fields: FieldSet::of(&object),
+        expires: object.expires(),
+        labels: object.metadata_mut().labels.take().unwrap_or_default(),
+        message,
+    }))
+}
+
+impl<K: Strategy> Sink for KindCache<K> {
+    fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    fn load(&self, items: &[Item], at: Revision) {
+        let objects = items
+            .iter()
+            .filter_map(|item| Some((item.key.clone(), entry::<K>(item)?)))
+            .collect();
+        let mut state = self.write();
+        state.objects = objects;
+        (state.oldest, state.last) = (at, at);
+    }
+
+    fn apply(&self, revision: Revision, events: &[Event]) {
+        // Decoded and encoded before the lock is taken.
+        let changed: Vec<_> = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Put { item, .. } => Some((item.key.clone(), Some(entry::<K>(item)?))),
+                Event::Delete { previous } => Some((previous.key.clone(), None)),
+            })
+            .collect();
+        let mut state = self.write();
+        for (key, after) in changed {
+            let before = match &after {
+                Some(entry) => state.objects.insert(key, Arc::clone(entry)),
+                None => state.objects.remove(&key),
+            };
+            state.changes.push_back(Arc::new(Change {
+                revision,
+                before,
+                after,
+                gone: OnceLock::new(),
+            }));
+        }
+        state.last = revision;
+        let end = state.end();
+        drop(state);
+        self.end.send_replace(end);
+    }
+}

@@ -1,0 +1,105 @@
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
+use podplane_api::{
+    ObjectKey,
+    selector::{FieldSelector, FieldSet, LabelSelector, Selectable},
+};
+use podplane_proto::error::ApiError;
+use podplane_store::Prefix;
+use serde::{Deserialize, Serialize};
+
+use crate::{error, storage};
+
+/// Which objects a list or watch is about.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query {
+    /// Empty: all.
+    pub(crate) namespace: String,
+    labels: LabelSelector,
+    fields: FieldSelector,
+}
+
+impl Query {
+    pub(crate) fn parse<K: Selectable>(
+        namespace: String,
+        labels: &str,
+        fields: &str,
+    ) -> Result<Self, ApiError> {
+        Ok(Self {
+            namespace,
+            labels: labels
+                .parse()
+                .map_err(|error| error::unselectable(&error))?,
+            fields: FieldSelector::parse::<K>(fields)
+                .map_err(|error| error::unselectable(&error))?,
+        })
+    }
+
+    /// Everything in a namespace.
+    pub(crate) fn namespace(namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Of the keys that it is about.
+    pub(crate) fn prefix<K: Selectable>(&self) -> Prefix {
+        match self.namespace.as_str() {
+            "" => storage::prefix::<K>(),
+            namespace => storage::namespace_prefix::<K>(namespace),
+        }
+    }
+
+    /// Whether it asks for more than a namespace.
+    pub(crate) fn selects(&self) -> bool {
+        !self.labels.is_empty() || !self.fields.is_empty()
+    }
+
+    pub(crate) fn matches(
+        &self,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+        fields: &FieldSet,
+    ) -> bool {
+        (self.namespace.is_empty() || self.namespace == namespace)
+            && self.labels.matches(labels)
+            && self.fields.matches(fields)
+    }
+}
+
+/// Where the next page of a list begins. On the wire it is opaque.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Continue {
+    /// The revision of the whole list.
+    #[serde(rename = "rv")]
+    pub(crate) revision: u64,
+    /// The last object that was returned.
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl Continue {
+    pub(crate) fn after(key: ObjectKey, revision: u64) -> Self {
+        let ObjectKey { namespace, name } = key;
+        Self {
+            revision,
+            namespace,
+            name,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Result<String, ApiError> {
+        let json = serde_json::to_vec(self).map_err(|error| error::internal(&error))?;
+        Ok(BASE64.encode(json))
+    }
+
+    pub(crate) fn decode(token: &str) -> Result<Self, ApiError> {
+        let invalid = |why: &dyn std::fmt::Display| {
+            error::bad_request(format!("continue key is not valid: {why}"))
+        };
+        let json = BASE64.decode(token).map_err(|error| invalid(&error))?;
+        serde_json::from_slice(&json).map_err(|error| invalid(&error))
+    }
+}

@@ -1,0 +1,144 @@
+//! The store, whichever it is: the one type that the rest of this crate writes and reads through.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
+use podplane_store::{
+    Commit, Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, StoreError,
+    Txn, Watch as _,
+};
+use tokio::sync::watch;
+
+/// [`Store`] with boxed futures, so that the engine is not a type parameter of everything.
+trait AnyStore: fmt::Debug + Send + Sync {
+    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, StoreError>>;
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Item>, StoreError>>;
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Snapshot, StoreError>>;
+    fn watch(
+        &self,
+        after: Revision,
+    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Commit, StoreError>>, StoreError>>;
+    fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>>;
+    fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>>;
+}
+
+impl<S: Store> AnyStore for S {
+    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, StoreError>> {
+        Store::commit(self, txn).boxed()
+    }
+
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Item>, StoreError>> {
+        Store::get(self, key, None).boxed()
+    }
+
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Snapshot, StoreError>> {
+        Store::list(self, query).boxed()
+    }
+
+    fn watch(
+        &self,
+        after: Revision,
+    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Commit, StoreError>>, StoreError>> {
+        async move {
+            Ok(Store::watch(self, Prefix::all(), after)
+                .await?
+                .into_stream()
+                .boxed())
+        }
+        .boxed()
+    }
+
+    fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
+        Store::compact(self, revision).boxed()
+    }
+
+    fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>> {
+        Store::status(self).boxed()
+    }
+}
+
+/// A handle to the store. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    store: Arc<dyn AnyStore>,
+    /// The number of the last revision that a commit through this process has. Only this process writes to its engine, so every
+    /// acknowledged write is at it or before; an engine that others write to as well has to be asked instead.
+    acknowledged: Arc<AtomicU64>,
+    failure: watch::Sender<Option<StoreError>>,
+}
+
+impl Engine {
+    pub(crate) async fn new(store: impl Store) -> Result<Self, StoreError> {
+        let current = Store::status(&store).await?.current;
+        Ok(Self {
+            store: Arc::new(store),
+            acknowledged: Arc::new(AtomicU64::new(current.number())),
+            failure: watch::Sender::new(None),
+        })
+    }
+
+    pub(crate) async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+        let committed = self
+            .store
+            .commit(txn)
+            .await
+            .inspect_err(|error| self.note(error))?;
+        self.acknowledged
+            .fetch_max(committed.revision.number(), Ordering::AcqRel);
+        Ok(committed)
+    }
+
+    pub(crate) async fn get(&self, key: &Key) -> Result<Option<Item>, StoreError> {
+        self.store.get(key).await
+    }
+
+    pub(crate) async fn list(&self, query: ListQuery) -> Result<Snapshot, StoreError> {
+        self.store.list(query).await
+    }
+
+    /// Every commit after a revision.
+    pub(crate) async fn watch(
+        &self,
+        after: Revision,
+    ) -> Result<BoxStream<'static, Result<Commit, StoreError>>, StoreError> {
+        self.store.watch(after).await
+    }
+
+    pub(crate) async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.store
+            .compact(revision)
+            .await
+            .inspect_err(|error| self.note(error))
+    }
+
+    pub(crate) async fn status(&self) -> Result<Status, StoreError> {
+        self.store.status().await
+    }
+
+    fn note(&self, error: &StoreError) {
+        if matches!(error, StoreError::Poisoned { .. }) {
+            self.failure.send_replace(Some(error.clone()));
+        }
+    }
+
+    /// Waits until the store takes no more writes, which only opening it again can mend.
+    pub(crate) async fn failure(&self) -> StoreError {
+        let mut failure = self.failure.subscribe();
+        let failed = failure
+            .wait_for(Option::is_some)
+            .await
+            .map(|error| error.clone());
+        failed.ok().flatten().unwrap_or(StoreError::Unavailable)
+    }
+
+    /// A reader at this revision sees every write that was acknowledged before the call.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,159 @@
+//! Refusals in Kubernetes' words (source: `apimachinery/pkg/api/errors`).
+
+use podplane_api::{Object, selector::SelectorError, validation::ErrorList};
+use podplane_proto::{
+    codec::{DecodeError, EncodeError},
+    error::{ApiError, FieldViolation, Reason},
+};
+use podplane_store::StoreError;
+
+/// `pods`, or with its group: `leases.coordination.k8s.io`.
+pub(crate) fn resource<K: Object>() -> String {
+    qualified(K::PLURAL, K::GROUP)
+}
+
+fn qualified(name: &str, group: &str) -> String {
+    match group {
+        "" => name.to_owned(),
+        group => format!("{name}.{group}"),
+    }
+}
+
+pub(crate) fn not_found<K: Object>(name: &str) -> ApiError {
+    ApiError::not_found(&resource::<K>(), name)
+}
+
+pub(crate) fn already_exists<K: Object>(name: &str) -> ApiError {
+    ApiError::new(
+        Reason::AlreadyExists,
+        format!("{} \"{name}\" already exists", resource::<K>()),
+    )
+}
+
+/// `Operation cannot be fulfilled on pods "a": …`; `resource` may name a sub-resource.
+pub(crate) fn conflict(resource: &str, name: &str, why: &str) -> ApiError {
+    ApiError::new(
+        Reason::Conflict,
+        format!("Operation cannot be fulfilled on {resource} \"{name}\": {why}"),
+    )
+}
+
+/// The object has another revision than the request expects.
+pub(crate) fn modified<K: Object>(name: &str) -> ApiError {
+    let why = "the object has been modified; please apply your changes to the latest version and try again";
+    conflict(&resource::<K>(), name, why)
+}
+
+/// The object has another UID than the request expects.
+pub(crate) fn other_uid(resource: &str, name: &str, expected: &str, found: &str) -> ApiError {
+    let why = format!(
+        "Precondition failed: UID in precondition: {expected}, UID in object meta: {found}"
+    );
+    conflict(resource, name, &why)
+}
+
+pub(crate) fn forbidden<K: Object>(name: &str, why: &str) -> ApiError {
+    ApiError::new(
+        Reason::Forbidden,
+        format!("{} \"{name}\" is forbidden: {why}", resource::<K>()),
+    )
+}
+
+pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
+    ApiError::new(Reason::BadRequest, message)
+}
+
+/// `Pod "a" is invalid: spec.…`, with each field.
+pub(crate) fn invalid<K: Object>(name: &str, errors: &ErrorList) -> ApiError {
+    let kind = qualified(K::KIND, K::GROUP);
+    let violation = |error: &podplane_api::validation::FieldError| FieldViolation {
+        field: error.path.to_string(),
+        description: error.body(),
+    };
+    ApiError {
+        reason: Reason::Invalid,
+        message: format!("{kind} \"{name}\" is invalid: {errors}"),
+        fields: errors.iter().map(violation).collect(),
+    }
+}
+
+/// What is not an object of its kind.
+pub(crate) fn undecodable<K: Object>(error: &DecodeError) -> ApiError {
+    use podplane_api::strict::StrictError;
+    let violation = |field: &str, description: &str| FieldViolation {
+        field: field.to_owned(),
+        description: description.to_owned(),
+    };
+    let (message, fields) = match error {
+        DecodeError::Strict(StrictError::UnknownFields { paths }) => {
+            let fields = paths
+                .iter()
+                .map(|path| violation(path, "unknown field"))
+                .collect();
+            (format!("strict decoding error: {error}"), fields)
+        }
+        DecodeError::Strict(StrictError::Malformed { path, message }) => {
+            let fields = if path.is_empty() {
+                Vec::new()
+            } else {
+                vec![violation(path, message)]
+            };
+            (
+                format!(
+                    "{} in version \"{}\" cannot be handled as a {}: {error}",
+                    K::KIND,
+                    K::VERSION,
+                    K::KIND
+                ),
+                fields,
+            )
+        }
+        DecodeError::Wire { source, .. } => (format!("{error}: {source}"), Vec::new()),
+    };
+    ApiError {
+        reason: Reason::BadRequest,
+        message,
+        fields,
+    }
+}
+
+pub(crate) fn unselectable(error: &SelectorError) -> ApiError {
+    bad_request(error.to_string())
+}
+
+/// An object that was accepted has no form on the wire or in the store, which is a fault of this program.
+pub(crate) fn unencodable(error: &EncodeError) -> ApiError {
+    internal(error)
+}
+
+pub(crate) fn internal(error: &(dyn std::error::Error + 'static)) -> ApiError {
+    tracing::error!(error, "internal error");
+    ApiError::new(
+        Reason::InternalError,
+        format!("Internal error occurred: {error}"),
+    )
+}
+
+pub(crate) fn expired(message: impl Into<String>) -> ApiError {
+    ApiError::new(Reason::Expired, message)
+}
+
+/// The refusals of the store that do not depend on what was asked of it.
+pub(crate) fn store(error: StoreError) -> ApiError {
+    match &error {
+        // Callers that guard a write answer a conflict themselves; this is for those whose guards only a bug can break.
+        StoreError::Conflict { .. } => ApiError::new(Reason::Conflict, error.to_string()),
+        StoreError::Compacted { .. } | StoreError::Future { .. } => expired(error.to_string()),
+        StoreError::TooLarge { limit, size } => ApiError::new(
+            Reason::RequestEntityTooLarge,
+            format!(
+                "Request entity too large: {limit} is {size}, limit is {}",
+                limit.max()
+            ),
+        ),
+        StoreError::NoSpace { .. } | StoreError::Unavailable => {
+            ApiError::new(Reason::ServiceUnavailable, error.to_string())
+        }
+        StoreError::DuplicateWrite { .. } | StoreError::Poisoned { .. } => internal(&error),
+    }
+}

@@ -1,0 +1,188 @@
+//! The registry: what may be written, and what becomes of it on the way to the store.
+//!
+//! One [`Registry`] for each kind. Reads and watches come from the cache; each write reads the store, decides on what it read, and
+//! commits guarded by the revision that it read. A lost race is decided again, unless the request names the revision.
+
+mod create;
+mod delete;
+mod list;
+mod narrow;
+#[cfg(test)]
+mod tests;
+mod update;
+
+pub(crate) use delete::DeleteOptions;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use podplane_api::{Object, ObjectKey, Scope, jiff::Timestamp, meta::Time};
+use podplane_proto::error::ApiError;
+use podplane_store::{Guard, Key, Revision, Txn};
+
+use crate::{
+    cache::{KindCache, Position, Query, Watcher},
+    engine::Engine,
+    error, storage,
+    strategy::Strategy,
+};
+
+/// Reads and writes of the objects of a kind.
+#[derive(Debug)]
+pub(crate) struct Registry<K> {
+    engine: Engine,
+    cache: Arc<KindCache<K>>,
+    position: Position,
+}
+
+impl<K> Clone for Registry<K> {
+    fn clone(&self) -> Self {
+        Self {
+            engine: self.engine.clone(),
+            cache: Arc::clone(&self.cache),
+            position: self.position.clone(),
+        }
+    }
+}
+
+/// What is to become of an object.
+enum Step<K> {
+    /// It stays as it is, and this is the answer.
+    Keep(K),
+    /// This takes its place.
+    Put(K),
+    /// It is removed, and this is the answer.
+    Remove(K),
+}
+
+impl<K: Strategy> Registry<K> {
+    pub(crate) fn new(engine: Engine, cache: Arc<KindCache<K>>, position: Position) -> Self {
+        Self {
+            engine,
+            cache,
+            position,
+        }
+    }
+
+    /// The object's message, as new as every acknowledged write.
+    pub(crate) async fn get(&self, key: &ObjectKey) -> Result<Bytes, ApiError> {
+        scoped::<K>(key)?;
+        self.position.reached(self.engine.acknowledged()).await?;
+        self.cache
+            .get(&storage::key::<K>(key)?)
+            .ok_or_else(|| error::not_found::<K>(&key.name))
+    }
+
+    /// The keys of the objects that match, as new as every acknowledged write.
+    pub(crate) async fn keys(&self, query: &Query) -> Result<Vec<ObjectKey>, ApiError> {
+        self.position.reached(self.engine.acknowledged()).await?;
+        Ok(self.cache.keys(query))
+    }
+
+    /// A watch of what matches: of the changes after a revision, or, where that is empty, of all present objects first.
+    pub(crate) async fn watch(&self, query: Query, after: &str) -> Result<Watcher<K>, ApiError> {
+        self.position.reached(self.engine.acknowledged()).await?;
+        // As in lists, 0 is any revision, and all objects are present at any.
+        if after.is_empty() || after == "0" {
+            return Ok(self.cache.watch_all(query, self.position.clone()));
+        }
+        let revision: Revision = after.parse().map_err(|_| {
+            error::bad_request(format!(
+                "invalid resource version {after:?}: not a revision of this server"
+            ))
+        })?;
+        let current = self.position.current();
+        if revision > current {
+            return Err(error::expired(format!(
+                "Too large resource version: {revision}, current: {current}"
+            )));
+        }
+        self.cache
+            .watch_after(revision, query, self.position.clone())
+    }
+
+    /// Reads the object, decides, and commits what was decided, until no other write comes between.
+    async fn change(
+        &self,
+        key: &ObjectKey,
+        decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
+    ) -> Result<K, ApiError> {
+        self.change_guarded(key, Vec::new(), decide).await
+    }
+
+    /// The same under further guards; that one of them does not hold is a conflict.
+    async fn change_guarded(
+        &self,
+        key: &ObjectKey,
+        guards: Vec<Guard>,
+        decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
+    ) -> Result<K, ApiError> {
+        scoped::<K>(key)?;
+        let store_key = storage::key::<K>(key)?;
+        loop {
+            let found = storage::get::<K>(&self.engine, &store_key).await?;
+            let (old, revision) = found.ok_or_else(|| error::not_found::<K>(&key.name))?;
+            let before = storage::encode(&old)?;
+            let txn = Txn {
+                guards: std::iter::once(unchanged(&store_key, revision))
+                    .chain(guards.clone())
+                    .collect(),
+                ..Txn::new()
+            };
+            let (txn, mut object) = match decide(old)? {
+                Step::Keep(object) => return Ok(object),
+                Step::Put(mut object) => {
+                    let value = storage::encode(&object)?;
+                    if value == before {
+                        // Nothing to write, so nothing for watchers to see.
+                        storage::set_revision(&mut object, revision);
+                        return Ok(object);
+                    }
+                    (txn.put(store_key.clone(), value), object)
+                }
+                Step::Remove(object) => (txn.delete(store_key.clone()), object),
+            };
+            match self.engine.commit(txn).await {
+                Ok(committed) => {
+                    storage::set_revision(&mut object, committed.revision);
+                    return Ok(object);
+                }
+                // Only the object itself changed: decide again on what it is now.
+                Err(podplane_store::StoreError::Conflict { guard: 0, .. }) => {}
+                Err(error) => return Err(error::store(error)),
+            }
+        }
+    }
+}
+
+fn unchanged(key: &Key, revision: Revision) -> Guard {
+    Guard::At {
+        key: key.clone(),
+        revision,
+    }
+}
+
+/// That the key names an object of the kind, not all of them.
+fn scoped<K: Object>(key: &ObjectKey) -> Result<(), ApiError> {
+    match (K::SCOPE, key.namespace.as_str()) {
+        _ if key.name.is_empty() => Err(error::bad_request("name is required")),
+        (Scope::Namespaced, "") => Err(error::bad_request("namespace is required")),
+        (Scope::Cluster, namespace) if !namespace.is_empty() => Err(error::bad_request(format!(
+            "namespace may not be set: {} are not in one",
+            K::PLURAL
+        ))),
+        // A slash would make a key that belongs to another object.
+        _ if key.name.contains('/') || key.namespace.contains('/') => {
+            Err(error::not_found::<K>(&key.name))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Now, in whole seconds, as Kubernetes' times are.
+fn now() -> Time {
+    Time(truncated(Timestamp::now()))
+}
+
+fn truncated(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}

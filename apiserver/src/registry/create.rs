@@ -1,0 +1,122 @@
+use podplane_api::{Object as _, Scope, core::Namespace};
+use podplane_proto::error::ApiError;
+use podplane_store::{Guard, StoreError, Txn};
+use rand::seq::IndexedRandom as _;
+use uuid::Uuid;
+
+use super::{Registry, now, unchanged};
+use crate::{error, storage, strategy::Strategy};
+
+/// How often another name is tried for `generateName`, as in Kubernetes.
+const GENERATED_NAMES: usize = 8;
+/// What generated names end with. No vowels, so that they spell nothing, and nothing that looks like something else.
+const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_LENGTH: usize = 5;
+/// So that a generated name is a DNS label.
+const GENERATED_BASE_MAX: usize = 63 - SUFFIX_LENGTH;
+
+impl<K: Strategy> Registry<K> {
+    /// Stores a new object and returns it as stored.
+    pub(crate) async fn create(&self, object: K) -> Result<K, ApiError> {
+        let meta = object.metadata();
+        if meta
+            .resource_version
+            .as_deref()
+            .is_some_and(|revision| !revision.is_empty())
+        {
+            return Err(error::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        let prefix = meta.generate_name.clone().unwrap_or_default();
+        if !object.name().is_empty() || prefix.is_empty() {
+            return self.create_named(object).await;
+        }
+        for _ in 1..GENERATED_NAMES {
+            let mut named = object.clone();
+            named.metadata_mut().name = Some(generated(&prefix));
+            match self.create_named(named).await {
+                Err(error) if error.reason == podplane_proto::error::Reason::AlreadyExists => {}
+                done => return done,
+            }
+        }
+        let mut named = object;
+        named.metadata_mut().name = Some(generated(&prefix));
+        self.create_named(named).await
+    }
+
+    async fn create_named(&self, mut object: K) -> Result<K, ApiError> {
+        // Judged before anything is filled in, since a missing namespace is the commoner mistake and the clearer answer.
+        let mut namespace = self.namespace_guard(&object).await?;
+        let meta = object.metadata_mut();
+        meta.uid = Some(Uuid::new_v4().to_string());
+        meta.creation_timestamp = Some(now());
+        meta.deletion_timestamp = None;
+        meta.deletion_grace_period_seconds = None;
+        meta.generation = K::first_generation();
+        meta.self_link = None;
+        object.set_defaults();
+        object.prepare_for_create();
+        let errors = object.validate();
+        if !errors.is_empty() {
+            return Err(error::invalid::<K>(object.name(), &errors));
+        }
+        let key = storage::key::<K>(&object.key())?;
+        let value = storage::encode(&object)?;
+        loop {
+            let guards = std::iter::once(Guard::Absent(key.clone()))
+                .chain(namespace)
+                .collect();
+            let txn = Txn {
+                guards,
+                ..Txn::new()
+            }
+            .put(key.clone(), value.clone());
+            match self.engine.commit(txn).await {
+                Ok(committed) => {
+                    storage::set_revision(&mut object, committed.revision);
+                    return Ok(object);
+                }
+                Err(StoreError::Conflict { guard: 0, .. }) => {
+                    return Err(error::already_exists::<K>(object.name()));
+                }
+                // The namespace changed: it may be gone, or going.
+                Err(StoreError::Conflict { .. }) => {
+                    namespace = self.namespace_guard(&object).await?
+                }
+                Err(error) => return Err(error::store(error)),
+            }
+        }
+    }
+
+    /// That the object's namespace is there and stays, until the object is.
+    async fn namespace_guard(&self, object: &K) -> Result<Option<Guard>, ApiError> {
+        let name = match (K::SCOPE, object.namespace()) {
+            (Scope::Cluster, _) => return Ok(None),
+            (Scope::Namespaced, "") => {
+                return Err(error::bad_request(
+                    "an empty namespace may not be set during creation",
+                ));
+            }
+            (Scope::Namespaced, name) => name,
+        };
+        let key = storage::key::<Namespace>(&podplane_api::ObjectKey::new("", name))?;
+        let found = storage::get::<Namespace>(&self.engine, &key).await?;
+        let (namespace, revision) = found.ok_or_else(|| error::not_found::<Namespace>(name))?;
+        if namespace.is_deleting() {
+            let why = format!(
+                "unable to create new content in namespace {name} because it is being terminated"
+            );
+            return Err(error::forbidden::<K>(object.name(), &why));
+        }
+        Ok(Some(unchanged(&key, revision)))
+    }
+}
+
+fn generated(prefix: &str) -> String {
+    let base: String = prefix.chars().take(GENERATED_BASE_MAX).collect();
+    let mut random = rand::rng();
+    let suffix =
+        (0..SUFFIX_LENGTH).filter_map(|_| SUFFIX.choose(&mut random).copied().map(char::from));
+    base.chars().chain(suffix).collect()
+}

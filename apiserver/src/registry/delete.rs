@@ -1,0 +1,165 @@
+use podplane_api::{
+    Object as _, ObjectKey,
+    core::Namespace,
+    jiff::{SignedDuration, Timestamp},
+    meta::Time,
+};
+use podplane_proto::{error::ApiError, wire::Preconditions};
+use podplane_store::{Guard, Revision};
+
+use super::{Registry, Step, now, truncated};
+use crate::{error, strategy::Strategy};
+
+/// How an object is to be deleted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeleteOptions {
+    pub(crate) grace_period_seconds: Option<i64>,
+    pub(crate) preconditions: Preconditions,
+}
+
+impl<K: Strategy> Registry<K> {
+    /// Removes an object, or begins to, and returns what it was or is.
+    pub(crate) async fn delete(
+        &self,
+        key: &ObjectKey,
+        options: &DeleteOptions,
+    ) -> Result<K, ApiError> {
+        self.change(key, |object| plan(object, options)).await
+    }
+
+    /// The objects that should be gone by now.
+    pub(crate) fn expired(&self, now: Timestamp) -> Vec<ObjectKey> {
+        self.cache.expired(now)
+    }
+
+    /// Removes an object, if it still has expired.
+    pub(crate) async fn remove_expired(
+        &self,
+        key: &ObjectKey,
+        now: Timestamp,
+    ) -> Result<K, ApiError> {
+        let remove = |object: K| {
+            let expired = object.expires().is_some_and(|expires| expires <= now);
+            Ok(if expired {
+                Step::Remove(object)
+            } else {
+                Step::Keep(object)
+            })
+        };
+        self.change(key, remove).await
+    }
+
+    /// Forgets changes up to a revision.
+    pub(crate) fn forget(&self, oldest: Revision) {
+        self.cache.trim(oldest);
+    }
+}
+
+impl Registry<Namespace> {
+    /// Says that nothing is left in an ending namespace, under guards that it is so. It goes, unless somebody else has to be done with it.
+    pub(crate) async fn release(
+        &self,
+        key: &ObjectKey,
+        nothing_left: Vec<Guard>,
+    ) -> Result<Namespace, ApiError> {
+        let release = |mut namespace: Namespace| {
+            if !namespace.is_deleting() {
+                return Ok(Step::Keep(namespace));
+            }
+            namespace.spec.get_or_insert_default().finalizers = None;
+            Ok(if namespace.has_finalizers() {
+                Step::Put(namespace)
+            } else {
+                Step::Remove(namespace)
+            })
+        };
+        self.change_guarded(key, nothing_left, release).await
+    }
+}
+
+/// As Kubernetes' `rest.BeforeDelete` and the generic registry's `Delete`.
+fn plan<K: Strategy>(mut object: K, options: &DeleteOptions) -> Result<Step<K>, ApiError> {
+    expect(&object, &options.preconditions)?;
+    object.admit_delete()?;
+    if object.is_deleting() {
+        return Ok(shorten(object, options.grace_period_seconds));
+    }
+    match object.grace_period(options.grace_period_seconds) {
+        Some(seconds) if seconds > 0 => {
+            mark(&mut object, seconds);
+            Ok(Step::Put(object))
+        }
+        _ if object.has_finalizers() => {
+            mark(&mut object, 0);
+            Ok(Step::Put(object))
+        }
+        _ => Ok(Step::Remove(object)),
+    }
+}
+
+/// What is being deleted can only be deleted sooner.
+fn shorten<K: Strategy>(mut object: K, asked: Option<i64>) -> Step<K> {
+    let asked = asked.and_then(|asked| object.grace_period(Some(asked)));
+    let meta = object.metadata();
+    let (Some(given), Some(seconds)) = (meta.deletion_grace_period_seconds, asked) else {
+        return Step::Keep(object);
+    };
+    if seconds >= given {
+        return Step::Keep(object);
+    }
+    let begun = meta
+        .deletion_timestamp
+        .as_ref()
+        .map_or_else(Timestamp::now, |end| after(end.0, -given));
+    let meta = object.metadata_mut();
+    meta.deletion_timestamp = Some(Time(after(begun, seconds)));
+    meta.deletion_grace_period_seconds = Some(seconds);
+    if seconds == 0 && !object.has_finalizers() {
+        Step::Remove(object)
+    } else {
+        Step::Put(object)
+    }
+}
+
+fn mark<K: Strategy>(object: &mut K, grace_seconds: i64) {
+    let meta = object.metadata_mut();
+    meta.deletion_timestamp = Some(Time(after(now().0, grace_seconds)));
+    meta.deletion_grace_period_seconds = Some(grace_seconds);
+    meta.generation = meta
+        .generation
+        .map(|generation| generation.saturating_add(1));
+    object.begin_deletion();
+}
+
+fn after(time: Timestamp, seconds: i64) -> Timestamp {
+    truncated(
+        time.saturating_add(SignedDuration::from_secs(seconds))
+            .unwrap_or(time),
+    )
+}
+
+fn expect<K: Strategy>(stored: &K, preconditions: &Preconditions) -> Result<(), ApiError> {
+    let Preconditions {
+        uid,
+        resource_version,
+    } = preconditions;
+    let refuse = |why: &str| error::conflict(&error::resource::<K>(), stored.name(), why);
+    if let Some(uid) = uid.as_deref().filter(|uid| *uid != stored.uid()) {
+        let why = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+            stored.uid()
+        );
+        return Err(refuse(&why));
+    }
+    if let Some(revision) = resource_version
+        .as_deref()
+        .filter(|revision| *revision != stored.resource_version())
+    {
+        let why = format!(
+            "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record ({}). The object might have been modified",
+            stored.resource_version()
+        );
+        return Err(refuse(&why));
+    }
+    Ok(())
+}

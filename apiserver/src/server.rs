@@ -1,0 +1,195 @@
+//! Putting it together: one line for each kind, and the order in which things start.
+
+use std::{future::Future, path::PathBuf, sync::Arc};
+
+use podplane_api::{
+    coordination::Lease,
+    core::{Event, Namespace, Node, Pod},
+};
+use podplane_proto::{DESCRIPTORS, error::ApiError};
+use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
+use podplane_telemetry::{
+    Tasks,
+    server::{Listener, ServeError},
+    tasks::{Ended, TaskError},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::service::RoutesBuilder;
+
+use crate::{
+    Config, StoreKind,
+    cache::{Feeder, KindCache, Position, Sink},
+    engine::Engine,
+    registry::Registry,
+    service::{KindService, NarrowMethods},
+    strategy::Strategy,
+    upkeep::{Kind, Upkeep},
+};
+
+/// Why the API server does not run, or runs no more.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The sled store needs a directory.
+    #[error("--store sled needs --data-dir")]
+    NoDataDir,
+    /// The store cannot be opened.
+    #[error("open the store in {}", dir.display())]
+    Open {
+        /// Its directory.
+        dir: PathBuf,
+        /// What is wrong, and what to do.
+        #[source]
+        source: OpenError,
+    },
+    /// The thread that opened the store panicked.
+    #[error("open the store")]
+    OpenPanicked(#[source] tokio::task::JoinError),
+    /// What is in the store cannot be read.
+    #[error("read the store")]
+    Store(#[from] StoreError),
+    /// The namespaces that are always there cannot be made.
+    #[error("create the system namespaces")]
+    SystemNamespaces(#[source] ApiError),
+    /// It cannot serve.
+    #[error("serve")]
+    Serve(#[from] ServeError),
+    /// A part of it ended.
+    #[error("run")]
+    Ended(#[from] Ended),
+}
+
+/// Serves until `shutdown`.
+///
+/// # Errors
+///
+/// [`Error`] says which step of starting failed, or which part ended.
+pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+    let Config {
+        listen,
+        address_file,
+        data_dir,
+        store,
+    } = config;
+    // Bound first, so that a port in use is found before a large store is read.
+    let listener = Listener::bind(&listen).await?;
+    let ready =
+        move |listener: &Listener| address_file.map_or(Ok(()), |file| listener.publish(&file));
+    match store {
+        StoreKind::Memory => serve(MemStore::new(), listener, ready, shutdown).await,
+        StoreKind::Sled => {
+            let dir = data_dir.ok_or(Error::NoDataDir)?;
+            let open = {
+                let dir = dir.clone();
+                tokio::task::spawn_blocking(move || SledStore::open(dir))
+            };
+            let store = open
+                .await
+                .map_err(Error::OpenPanicked)?
+                .map_err(|source| Error::Open { dir, source })?;
+            serve(store, listener, ready, shutdown).await
+        }
+    }
+}
+
+/// Serves a store on a socket. `ready` is called when requests will be answered.
+pub(crate) async fn serve(
+    store: impl Store,
+    listener: Listener,
+    ready: impl FnOnce(&Listener) -> Result<(), ServeError> + Send,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let engine = Engine::new(store).await?;
+    let mut server = Server::new(engine.clone(), shutdown.clone());
+    server.add::<Pod>();
+    server.add::<Node>();
+    let namespaces = server.add::<Namespace>();
+    server.add::<Event>();
+    server.add::<Lease>();
+    let Server {
+        feeder,
+        position,
+        routes,
+        names,
+        kinds,
+        ..
+    } = server;
+
+    let feed = feeder.fill(&engine).await?;
+    let mut tasks = Tasks::new(shutdown);
+    spawn(&mut tasks, "watch cache", feed.run());
+    let upkeep = Arc::new(Upkeep {
+        engine,
+        position,
+        namespaces,
+        kinds,
+    });
+    upkeep
+        .create_system_namespaces()
+        .await
+        .map_err(Error::SystemNamespaces)?;
+    spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
+    spawn(
+        &mut tasks,
+        "namespace lifecycle",
+        Arc::clone(&upkeep).end_namespaces(),
+    );
+    spawn(&mut tasks, "expiry", Arc::clone(&upkeep).sweep());
+    spawn(&mut tasks, "compaction", upkeep.compact());
+    ready(&listener)?;
+    let stop = tasks.stop();
+    tasks.spawn("grpc server", async move {
+        listener.serve(routes, &names, DESCRIPTORS, stop).await
+    });
+    Ok(tasks.run().await?)
+}
+
+/// Starts a task that has nothing to finish when it is asked to stop.
+fn spawn<E: Into<TaskError> + Send + 'static>(
+    tasks: &mut Tasks,
+    name: &'static str,
+    task: impl Future<Output = Result<(), E>> + Send + 'static,
+) {
+    let stop = tasks.stop();
+    tasks.spawn(name, async move {
+        stop.run_until_cancelled_owned(task).await.unwrap_or(Ok(()))
+    });
+}
+
+/// What is there for every kind.
+struct Server {
+    engine: Engine,
+    feeder: Feeder,
+    position: Position,
+    routes: RoutesBuilder,
+    names: Vec<&'static str>,
+    kinds: Vec<Arc<dyn Kind>>,
+    stop: CancellationToken,
+}
+
+impl Server {
+    fn new(engine: Engine, stop: CancellationToken) -> Self {
+        let feeder = Feeder::new();
+        let position = feeder.position();
+        Self {
+            engine,
+            feeder,
+            position,
+            routes: RoutesBuilder::default(),
+            names: Vec::new(),
+            kinds: Vec::new(),
+            stop,
+        }
+    }
+
+    /// Adds a kind: its cache, its registry, its service, and what upkeep does for it.
+    fn add<K: Strategy + NarrowMethods>(&mut self) -> Registry<K> {
+        let cache = Arc::new(KindCache::<K>::new());
+        self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
+        let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
+        self.routes
+            .add_service(KindService::new(registry.clone(), self.stop.clone()));
+        self.names.push(K::SERVICE);
+        self.kinds.push(Arc::new(registry.clone()));
+        registry
+    }
+}

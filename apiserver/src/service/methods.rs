@@ -1,0 +1,197 @@
+//! Each method: decode, call the registry, encode.
+
+use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
+use podplane_api::{
+    Object, ObjectKey,
+    coordination::Lease,
+    core::{Event, Namespace, Node, Pod},
+};
+use podplane_proto::{
+    codec,
+    error::ApiError,
+    wire::{
+        AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, ListRequest, ObjectList,
+        Verb, WriteRequest,
+    },
+};
+use prost::Message;
+use tonic::{Request, Status, body::Body, codegen::Service, server::Grpc};
+use tonic_prost::ProstCodec;
+
+use super::{KindService, NarrowMethods, Response, codec::EncodedCodec, watch};
+use crate::{
+    cache::Query,
+    error,
+    registry::{DeleteOptions, Registry},
+    strategy::Strategy,
+};
+
+pub(super) fn call<K: Strategy>(
+    service: &KindService<K>,
+    verb: Verb,
+    request: http::Request<Body>,
+) -> Response {
+    let registry = service.registry.clone();
+    match verb {
+        Verb::Create => encoded(request, move |WriteRequest { object }| async move {
+            encode(&registry.create(decode(object)?).await?)
+        }),
+        Verb::Update => encoded(request, move |WriteRequest { object }| async move {
+            encode(&registry.update(decode(object)?).await?)
+        }),
+        Verb::UpdateStatus => encoded(request, move |WriteRequest { object }| async move {
+            encode(&registry.update_status(decode(object)?).await?)
+        }),
+        Verb::Get => encoded(request, move |GetRequest { namespace, name }| async move {
+            registry.get(&ObjectKey::new(namespace, name)).await
+        }),
+        Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
+            let DeleteRequest {
+                namespace,
+                name,
+                grace_period_seconds,
+                preconditions,
+            } = request;
+            let options = DeleteOptions {
+                grace_period_seconds,
+                preconditions: preconditions.unwrap_or_default(),
+            };
+            encode(
+                &registry
+                    .delete(&ObjectKey::new(namespace, name), &options)
+                    .await?,
+            )
+        }),
+        Verb::List => list(registry, request),
+        Verb::Watch => {
+            let watch = watch::Watch {
+                registry,
+                stop: service.stop.clone(),
+            };
+            async move {
+                Ok(Grpc::new(ProstCodec::default())
+                    .server_streaming(watch, request)
+                    .await)
+            }
+            .boxed()
+        }
+    }
+}
+
+impl NarrowMethods for Pod {
+    fn call(
+        registry: &Registry<Self>,
+        method: &str,
+        request: http::Request<Body>,
+    ) -> Result<Response, http::Request<Body>> {
+        let registry = registry.clone();
+        match method {
+            "BindPod" => Ok(encoded(
+                request,
+                move |request: BindPodRequest| async move { encode(&registry.bind(&request).await?) },
+            )),
+            _ => Err(request),
+        }
+    }
+}
+
+impl NarrowMethods for Node {
+    fn call(
+        registry: &Registry<Self>,
+        method: &str,
+        request: http::Request<Body>,
+    ) -> Result<Response, http::Request<Body>> {
+        let registry = registry.clone();
+        match method {
+            "AssignPodCIDRs" => Ok(encoded(
+                request,
+                move |request: AssignPodCidrsRequest| async move {
+                    encode(&registry.assign_pod_cidrs(&request).await?)
+                },
+            )),
+            _ => Err(request),
+        }
+    }
+}
+
+impl NarrowMethods for Namespace {}
+impl NarrowMethods for Event {}
+impl NarrowMethods for Lease {}
+
+fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Response {
+    let handle = move |request: ListRequest| {
+        let registry = registry.clone();
+        async move {
+            let ListRequest {
+                namespace,
+                label_selector,
+                field_selector,
+                limit,
+                r#continue,
+            } = request;
+            let query = Query::parse::<K>(namespace, &label_selector, &field_selector)?;
+            registry.list(&query, limit, &r#continue).await
+        }
+    };
+    async move {
+        Ok(Grpc::new(ProstCodec::<ObjectList, ListRequest>::default())
+            .unary(Handler(handle), request)
+            .await)
+    }
+    .boxed()
+}
+
+/// Answers a unary call with a message that is encoded already.
+fn encoded<Req, Fut>(
+    request: http::Request<Body>,
+    handle: impl FnOnce(Req) -> Fut + Clone + Send + Sync + 'static,
+) -> Response
+where
+    Req: Message + Default + Send + 'static,
+    Fut: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
+{
+    let handle = move |request| handle.clone()(request);
+    async move {
+        Ok(Grpc::new(EncodedCodec::<Req>::default())
+            .unary(Handler(handle), request)
+            .await)
+    }
+    .boxed()
+}
+
+/// A function as tonic wants it.
+struct Handler<F>(F);
+
+impl<Req, Res, F, Fut> Service<Request<Req>> for Handler<F>
+where
+    F: Fn(Req) -> Fut,
+    Fut: Future<Output = Result<Res, ApiError>> + Send + 'static,
+{
+    type Response = tonic::Response<Res>;
+    type Error = Status;
+    type Future = BoxFuture<'static, Result<tonic::Response<Res>, Status>>;
+
+    fn poll_ready(
+        &mut self,
+        _context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Status>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Req>) -> Self::Future {
+        self.0(request.into_inner())
+            .map(|answer| answer.map(tonic::Response::new).map_err(Status::from))
+            .boxed()
+    }
+}
+
+fn decode<K: Object>(object: Option<Bytes>) -> Result<K, ApiError> {
+    let field = K::KIND.to_lowercase();
+    let object = object.ok_or_else(|| error::bad_request(format!("{field} is required")))?;
+    codec::decode(&object).map_err(|error| error::undecodable::<K>(&error))
+}
+
+fn encode<K: Object>(object: &K) -> Result<Bytes, ApiError> {
+    codec::encode(object).map_err(|error| error::unencodable(&error))
+}

@@ -1,0 +1,58 @@
+//! Objects in the store: where each has its key, and how it is written there.
+//!
+//! A value is the object's JSON without `metadata.resourceVersion`, which is the revision of the commit that wrote it.
+
+use podplane_api::{Object, ObjectKey, Scope};
+use podplane_proto::error::ApiError;
+use podplane_store::{Item, Key, Prefix, Revision};
+
+use crate::{engine::Engine, error};
+
+/// `/registry/pods/`
+pub(crate) fn prefix<K: Object>() -> Prefix {
+    Prefix::from(format!("/registry/{}/", K::PLURAL))
+}
+
+/// `/registry/pods/NAMESPACE/`
+pub(crate) fn namespace_prefix<K: Object>(namespace: &str) -> Prefix {
+    Prefix::from(format!("/registry/{}/{namespace}/", K::PLURAL))
+}
+
+/// `/registry/pods/NAMESPACE/NAME`, or `/registry/nodes/NAME`.
+pub(crate) fn key<K: Object>(key: &ObjectKey) -> Result<Key, ApiError> {
+    let ObjectKey { namespace, name } = key;
+    let text = match K::SCOPE {
+        Scope::Cluster => format!("/registry/{}/{name}", K::PLURAL),
+        Scope::Namespaced => format!("/registry/{}/{namespace}/{name}", K::PLURAL),
+    };
+    // A name too long for the store is no object's name.
+    Key::try_from(text).map_err(|_| error::not_found::<K>(name))
+}
+
+/// The value of an object.
+pub(crate) fn encode<K: Object>(object: &K) -> Result<Vec<u8>, ApiError> {
+    let mut object = object.clone();
+    object.metadata_mut().resource_version = None;
+    serde_json::to_vec(&object).map_err(|error| error::internal(&error))
+}
+
+/// The object of an item.
+pub(crate) fn decode<K: Object>(item: &Item) -> Result<K, serde_json::Error> {
+    let mut object: K = serde_json::from_slice(&item.value)?;
+    set_revision(&mut object, item.modified);
+    Ok(object)
+}
+
+pub(crate) fn set_revision<K: Object>(object: &mut K, revision: Revision) {
+    object.metadata_mut().resource_version = Some(revision.to_string());
+}
+
+/// The object at a key, and its revision.
+pub(crate) async fn get<K: Object>(
+    engine: &Engine,
+    key: &Key,
+) -> Result<Option<(K, Revision)>, ApiError> {
+    let item = engine.get(key).await.map_err(error::store)?;
+    let decoded = item.map(|item| decode(&item).map(|object| (object, item.modified)));
+    decoded.transpose().map_err(|error| error::internal(&error))
+}

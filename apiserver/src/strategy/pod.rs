@@ -1,0 +1,77 @@
+mod bind;
+mod defaults;
+mod qos;
+
+use podplane_api::core::{Pod, PodStatus};
+
+pub(crate) use bind::bind;
+
+use super::Strategy;
+
+impl Strategy for Pod {
+    const SERVICE: &'static str = "podplane.core.v1.PodService";
+
+    fn set_defaults(&mut self) {
+        if let Some(spec) = &mut self.spec {
+            defaults::set(spec);
+        }
+    }
+
+    fn prepare_for_create(&mut self) {
+        let Some(spec) = &mut self.spec else {
+            return;
+        };
+        defaults::admit(spec);
+        self.status = Some(PodStatus {
+            phase: Some("Pending".into()),
+            qos_class: Some(qos::class(spec).into()),
+            conditions: bind::gated(spec).map(|condition| vec![condition]),
+            ..PodStatus::default()
+        });
+    }
+
+    fn prepare_for_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn set_status(&mut self, update: &Self) {
+        let old = self.status.take();
+        self.status.clone_from(&update.status);
+        let status = self.status.get_or_insert_default();
+        // The class follows from the spec, which cannot change.
+        status.qos_class = old
+            .and_then(|old| old.qos_class)
+            .or(status.qos_class.take());
+    }
+
+    fn first_generation() -> Option<i64> {
+        Some(1)
+    }
+
+    fn spec_differs(&self, old: &Self) -> bool {
+        self.spec != old.spec
+    }
+
+    /// As Kubernetes' `podStrategy.CheckGracefulDelete`: what never ran, or runs no more, needs no time to end.
+    fn grace_period(&self, asked: Option<i64>) -> Option<i64> {
+        let spec = self.spec.as_ref();
+        let node = spec
+            .and_then(|spec| spec.node_name.as_deref())
+            .unwrap_or_default();
+        let phase = self
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        if node.is_empty() || matches!(phase, Some("Failed" | "Succeeded")) {
+            return Some(0);
+        }
+        let own = spec.and_then(|spec| spec.termination_grace_period_seconds);
+        match asked.or(own).unwrap_or_default() {
+            negative if negative < 0 => Some(1),
+            seconds => Some(seconds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

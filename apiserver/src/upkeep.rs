@@ -1,0 +1,116 @@
+//! What the server does without being asked.
+
+mod compaction;
+mod namespaces;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use podplane_api::{Scope, core::Namespace, jiff::Timestamp};
+use podplane_proto::error::{ApiError, Reason};
+use podplane_store::{Prefix, Revision, StoreError};
+use tokio::time;
+
+use crate::{
+    cache::{Position, Query},
+    engine::Engine,
+    registry::{DeleteOptions, Registry},
+    storage,
+    strategy::{SYSTEM_NAMESPACES, Strategy},
+};
+
+/// How often expired objects are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// A kind, to those who care for all kinds alike.
+pub(crate) trait Kind: Send + Sync {
+    /// Where its objects in a namespace are; nothing for kinds that are in none.
+    fn prefix_in(&self, namespace: &str) -> Option<Prefix>;
+
+    /// Deletes what is in a namespace and not being deleted yet. Returns how many objects were there.
+    fn empty<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<usize, ApiError>>;
+
+    /// Removes what should be gone by now.
+    fn sweep(&self, now: Timestamp) -> BoxFuture<'_, Result<(), ApiError>>;
+
+    /// Forgets changes up to a revision.
+    fn trim(&self, oldest: Revision);
+}
+
+impl<K: Strategy> Kind for Registry<K> {
+    fn prefix_in(&self, namespace: &str) -> Option<Prefix> {
+        (K::SCOPE == Scope::Namespaced).then(|| storage::namespace_prefix::<K>(namespace))
+    }
+
+    fn empty<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<usize, ApiError>> {
+        async move {
+            let keys = self.keys(&Query::namespace(namespace)).await?;
+            for key in &keys {
+                match self.delete(key, &DeleteOptions::default()).await {
+                    Err(error) if error.reason != Reason::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(keys.len())
+        }
+        .boxed()
+    }
+
+    fn sweep(&self, now: Timestamp) -> BoxFuture<'_, Result<(), ApiError>> {
+        async move {
+            for key in self.expired(now) {
+                match self.remove_expired(&key, now).await {
+                    Err(error) if error.reason != Reason::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn trim(&self, oldest: Revision) {
+        self.forget(oldest);
+    }
+}
+
+/// The state that upkeep works on: that of the whole server.
+pub(crate) struct Upkeep {
+    pub(crate) engine: Engine,
+    pub(crate) position: Position,
+    pub(crate) namespaces: Registry<Namespace>,
+    pub(crate) kinds: Vec<Arc<dyn Kind>>,
+}
+
+impl Upkeep {
+    /// Makes the namespaces that are always there, where they are not.
+    pub(crate) async fn create_system_namespaces(&self) -> Result<(), ApiError> {
+        for name in SYSTEM_NAMESPACES {
+            let mut namespace = Namespace::default();
+            namespace.metadata.name = Some(name.to_owned());
+            match self.namespaces.create(namespace).await {
+                Err(error) if error.reason != Reason::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends with the error that makes the store take no more writes, so that the process ends and is started again.
+    pub(crate) async fn report_failure(self: Arc<Self>) -> Result<(), StoreError> {
+        Err(self.engine.failure().await)
+    }
+
+    /// Removes expired objects for ever.
+    pub(crate) async fn sweep(self: Arc<Self>) -> Result<(), ApiError> {
+        loop {
+            time::sleep(SWEEP_EVERY).await;
+            let now = Timestamp::now();
+            for kind in &self.kinds {
+                if let Err(error) = kind.sweep(now).await {
+                    tracing::warn!(%error, "cannot remove expired objects; trying again in a minute");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The end of a namespace: what is in it is deleted, and when nothing is left, it goes.
+
+use std::{sync::Arc, time::Duration};
+
+use podplane_api::{Object as _, ObjectKey, core::Namespace};
+use podplane_proto::error::{ApiError, Reason};
+use podplane_store::Guard;
+use tokio::time;
+
+use super::Upkeep;
+use crate::cache::{Query, Watcher};
+
+/// How often a namespace whose content takes its time, pods for example, is looked at again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+impl Upkeep {
+    /// Ends namespaces that were deleted, for ever.
+    pub(crate) async fn end_namespaces(self: Arc<Self>) -> Result<(), ApiError> {
+        let mut changes = self.watch().await?;
+        loop {
+            let left = self.end_all().await;
+            // A watch that fails fell behind; the next one begins with what is there, and so does the next round.
+            let changed = match left {
+                0 => changes.next().await,
+                _ => time::timeout(AGAIN, changes.next())
+                    .await
+                    .unwrap_or(Ok(Vec::new())),
+            };
+            if changed.is_err() {
+                changes = self.watch().await?;
+            }
+        }
+    }
+
+    async fn watch(&self) -> Result<Watcher<Namespace>, ApiError> {
+        self.namespaces.watch(Query::default(), "").await
+    }
+
+    /// Does what can be done now, and returns how many namespaces are still ending.
+    async fn end_all(&self) -> usize {
+        let ending = match Query::parse::<Namespace>(String::new(), "", "status.phase=Terminating")
+        {
+            Ok(query) => self.namespaces.keys(&query).await,
+            Err(error) => Err(error),
+        };
+        let ending = ending.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot tell which namespaces are ending");
+            Vec::new()
+        });
+        let mut left = 0;
+        for key in &ending {
+            match self.end(key).await {
+                Ok(true) => {}
+                Ok(false) => left += 1,
+                Err(error) => {
+                    tracing::warn!(namespace = key.name, %error, "cannot end the namespace; trying again");
+                    left += 1;
+                }
+            }
+        }
+        left
+    }
+
+    /// Whether the namespace needs no more of us.
+    async fn end(&self, key: &ObjectKey) -> Result<bool, ApiError> {
+        let mut found = 0;
+        for kind in &self.kinds {
+            if kind.prefix_in(&key.name).is_some() {
+                found += kind.empty(&key.name).await?;
+            }
+        }
+        if found > 0 {
+            // What was deleted at once is gone already; the next look says so.
+            return Ok(false);
+        }
+        // Checked again by the commit, since something may have been created before deletion began and acknowledged after we looked.
+        let nothing_left = self
+            .kinds
+            .iter()
+            .filter_map(|kind| kind.prefix_in(&key.name))
+            .map(Guard::NoneUnder)
+            .collect();
+        match self.namespaces.release(key, nothing_left).await {
+            Ok(namespace) => {
+                tracing::info!(namespace = namespace.name(), "namespace is empty");
+                Ok(true)
+            }
+            Err(error) => match error.reason {
+                Reason::NotFound => Ok(true),
+                Reason::Conflict => Ok(false),
+                _ => Err(error),
+            },
+        }
+    }
+}

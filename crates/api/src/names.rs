@@ -1,0 +1,191 @@
+//! What names, label keys and label values look like, with Kubernetes' messages for those that do not.
+//!
+//! Each function returns the messages of the rules that the text breaks, none if it is well-formed (source:
+//! `apimachinery/pkg/util/validation`).
+
+/// The characters of a DNS-1123 label.
+pub const DNS1123_LABEL_MAX: usize = 63;
+/// The characters of a DNS-1123 subdomain.
+pub const DNS1123_SUBDOMAIN_MAX: usize = 253;
+const PART_MAX: usize = 63;
+
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an \
+     alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and \
+     end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+     '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character \
+     (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and \
+     end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is \
+     '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+
+/// A namespace, container or port name: lower case, digits and `-`, up to 63.
+pub fn dns1123_label(text: &str) -> Vec<String> {
+    let mut broken = too_long(text, DNS1123_LABEL_MAX);
+    if !is_label(text) {
+        broken.push(LABEL.to_owned());
+    }
+    broken
+}
+
+/// The name of most objects: labels joined by dots, up to 253.
+pub fn dns1123_subdomain(text: &str) -> Vec<String> {
+    let mut broken = too_long(text, DNS1123_SUBDOMAIN_MAX);
+    if !text.split('.').all(is_label) {
+        broken.push(SUBDOMAIN.to_owned());
+    }
+    broken
+}
+
+/// A label or annotation key, a finalizer, a resource: a name of up to 63, with an optional subdomain and `/` before it.
+pub fn qualified_name(text: &str) -> Vec<String> {
+    let mut broken = Vec::new();
+    let name = match text.split('/').collect::<Vec<_>>()[..] {
+        [name] => name,
+        ["", name] => {
+            broken.push("prefix part must be non-empty".to_owned());
+            name
+        }
+        [prefix, name] => {
+            broken.extend(
+                dns1123_subdomain(prefix)
+                    .iter()
+                    .map(|rule| format!("prefix part {rule}")),
+            );
+            name
+        }
+        _ => {
+            return vec![format!(
+                "a qualified name {QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            )];
+        }
+    };
+    if name.is_empty() {
+        broken.push("name part must be non-empty".to_owned());
+    }
+    broken.extend(
+        too_long(name, PART_MAX)
+            .iter()
+            .map(|rule| format!("name part {rule}")),
+    );
+    if !is_word(name) {
+        broken.push(format!("name part {QUALIFIED}"));
+    }
+    broken
+}
+
+/// A label value: empty, or up to 63 alphanumeric characters, `-`, `_` and `.`.
+pub fn label_value(text: &str) -> Vec<String> {
+    let mut broken = too_long(text, PART_MAX);
+    if !text.is_empty() && !is_word(text) {
+        broken.push(LABEL_VALUE.to_owned());
+    }
+    broken
+}
+
+/// A port's name: a label of up to 15 with at least one letter and no two hyphens together (`IANA_SVC_NAME`).
+pub fn port_name(text: &str) -> Vec<String> {
+    let mut broken = too_long(text, 15);
+    if !text
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    {
+        broken.push(
+            "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned(),
+        );
+    }
+    if !text.bytes().any(|b| b.is_ascii_lowercase()) {
+        broken.push("must contain at least one letter (a-z)".to_owned());
+    }
+    if text.contains("--") {
+        broken.push("must not contain consecutive hyphens".to_owned());
+    }
+    if text.starts_with('-') || text.ends_with('-') {
+        broken.push("must not begin or end with a hyphen".to_owned());
+    }
+    broken
+}
+
+fn too_long(text: &str, max: usize) -> Vec<String> {
+    let too_long = (text.len() > max).then(|| format!("must be no more than {max} characters"));
+    too_long.into_iter().collect()
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    framed(text, inner, |b| inner(b) || b == b'-')
+}
+
+fn is_word(text: &str) -> bool {
+    framed(
+        text,
+        |b| b.is_ascii_alphanumeric(),
+        |b| b.is_ascii_alphanumeric() || b"-_.".contains(&b),
+    )
+}
+
+/// Whether the first and last bytes are of one kind and all of them of another.
+fn framed(text: &str, ends: impl Fn(u8) -> bool, all: impl Fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    let (first, last) = (bytes.first().copied(), bytes.last().copied());
+    first.is_some_and(&ends) && last.is_some_and(&ends) && bytes.iter().all(|b| all(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn well_formed_names_break_no_rule() {
+        for name in ["a", "a-b", "0", "123-abc", &"a".repeat(63)] {
+            assert_eq!(dns1123_label(name), Vec::<String>::new(), "{name}");
+            assert_eq!(dns1123_subdomain(name), Vec::<String>::new(), "{name}");
+        }
+        assert!(dns1123_subdomain("a.b-c.0").is_empty());
+        for key in ["a", "A_b.c", "example.com/Name", "podplane.io/pod-ips"] {
+            assert_eq!(qualified_name(key), Vec::<String>::new(), "{key}");
+        }
+        for value in ["", "a", "A_b.c-1"] {
+            assert_eq!(label_value(value), Vec::<String>::new(), "{value}");
+        }
+        for port in ["http", "a1", "a-b"] {
+            assert_eq!(port_name(port), Vec::<String>::new(), "{port}");
+        }
+    }
+
+    #[test]
+    fn malformed_names_are_answered_in_kubernetes_words() {
+        for name in ["", "A", "-a", "a-", "a_b", "a.b", "ä"] {
+            assert_eq!(dns1123_label(name), [LABEL], "{name}");
+        }
+        for name in ["", "A", "a..b", ".a", "a.", "a.-b"] {
+            assert_eq!(dns1123_subdomain(name), [SUBDOMAIN], "{name}");
+        }
+        assert_eq!(
+            dns1123_label(&"a".repeat(64)),
+            ["must be no more than 63 characters"]
+        );
+        assert_eq!(
+            dns1123_label("Nginx"),
+            [
+                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric \
+              character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+            ]
+        );
+        assert_eq!(qualified_name("/a"), ["prefix part must be non-empty"]);
+        assert_eq!(
+            qualified_name("a/"),
+            [
+                "name part must be non-empty".to_owned(),
+                format!("name part {QUALIFIED}")
+            ]
+        );
+        assert_eq!(qualified_name("A/b"), [format!("prefix part {SUBDOMAIN}")]);
+        assert!(qualified_name("a/b/c")[0].ends_with(
+            "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ));
+        assert_eq!(label_value("a b"), [LABEL_VALUE]);
+        assert_eq!(port_name("80"), ["must contain at least one letter (a-z)"]);
+    }
+}
