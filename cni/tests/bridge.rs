@@ -1,4 +1,5 @@
 //! The program bridge, and other people's, in namespaces of the test's own.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 
@@ -101,10 +102,15 @@ fn two_pods(bin_dirs: &[&Path], version: &str, ipam: &Value, has_check: bool) {
         exchange(&a, node(&runtime), gateway);
         exchange(node(&runtime), &a, ip(&result_a, n));
     }
-    assert_eq!(
-        sysctl::read_in(node(&runtime), "net/ipv4/ip_forward").unwrap(),
-        "1"
-    );
+    for ip in &result_a.ips {
+        let is_v4 = ip.address.addr().is_ipv4();
+        let key = if is_v4 {
+            "net/ipv4/ip_forward"
+        } else {
+            "net/ipv6/conf/all/forwarding"
+        };
+        assert_eq!(sysctl::read_in(node(&runtime), key).unwrap(), "1");
+    }
     if has_check {
         runtime.check(&network, &pod_a).unwrap();
     }

@@ -1,5 +1,10 @@
 //! What the tests of this package share: peers, namespaces that clean up after themselves, plugin calls.
 #![expect(dead_code, reason = "each test program uses a part of it")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what was skipped must be seen"
+)]
 
 use std::{
     fs,
