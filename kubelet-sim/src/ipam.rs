@@ -1,6 +1,6 @@
 //! What a node's network can give, and what it has given: host-local's configuration and files.
 
-use std::{io, path::PathBuf};
+use std::{collections::BTreeSet, io, path::PathBuf};
 
 use podplane_cni::{
     CniError, NetworkConfigList,
@@ -42,5 +42,73 @@ impl Ipam {
     /// The operating system's.
     pub fn leases(&self) -> io::Result<Vec<Lease>> {
         host_local::usage(&self.dir)
+    }
+}
+
+/// How many pods a node's network has room for, and how much of it is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Pods that could have an address each of every family if there were none.
+    pub capacity: i64,
+    /// Taken by sandboxes.
+    pub allocated: i64,
+    /// Taken by nobody who exists.
+    pub leaked: i64,
+}
+
+impl Usage {
+    /// Counts `leases`; `is_known` says whether there is a sandbox of that id. A pod takes an address of each family, so the family of which more are taken counts.
+    pub fn count(capacity: Capacity, leases: &[Lease], is_known: impl Fn(&str) -> bool) -> Self {
+        let (known, leaked): (Vec<_>, Vec<_>) = leases
+            .iter()
+            .partition(|lease| is_known(&lease.container_id));
+        Self {
+            capacity: i64::try_from(capacity.pods()).unwrap_or(i64::MAX),
+            allocated: larger_family(&known),
+            leaked: larger_family(&leaked),
+        }
+    }
+
+    /// What the scheduler may count on.
+    pub fn allocatable(&self) -> i64 {
+        (self.capacity - self.leaked).max(0)
+    }
+}
+
+fn larger_family(leases: &[&Lease]) -> i64 {
+    let addresses: BTreeSet<_> = leases.iter().map(|lease| lease.ip).collect();
+    let v4 = addresses.iter().filter(|ip| ip.is_ipv4()).count();
+    i64::try_from(v4.max(addresses.len() - v4)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_family_with_more_taken_counts_and_leaks_are_no_allocations() {
+        let lease = |ip: &str, id: &str| Lease {
+            ip: ip.parse().unwrap(),
+            container_id: id.into(),
+            ifname: Some("eth0".into()),
+        };
+        let leases = [
+            lease("10.0.0.2", "a"),
+            lease("fd00::2", "a"),
+            lease("10.0.0.3", "b"),
+            lease("10.0.0.4", "gone"),
+        ];
+        let capacity = Capacity {
+            ipv4: Some(5),
+            ipv6: Some(1 << 64),
+        };
+        let usage = Usage::count(capacity, &leases, |id| id != "gone");
+        let want = Usage {
+            capacity: 5,
+            allocated: 2,
+            leaked: 1,
+        };
+        assert_eq!(usage, want);
+        assert_eq!(usage.allocatable(), 4);
     }
 }

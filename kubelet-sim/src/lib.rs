@@ -10,6 +10,7 @@
 
 pub mod cri;
 pub mod ipam;
+pub mod kubelet;
 pub mod node_dir;
 pub mod pod_cidrs;
 

@@ -43,7 +43,7 @@ pub enum SandboxError {
         /// The sandbox that is not.
         id: SandboxId,
         /// Why.
-        source: AttachError,
+        source: Box<AttachError>,
     },
     /// Its network could not be taken down; try again.
     #[error("failed to destroy network for sandbox \"{id}\"")]
@@ -51,7 +51,7 @@ pub enum SandboxError {
         /// The sandbox.
         id: SandboxId,
         /// Why.
-        source: DetachError,
+        source: Box<DetachError>,
     },
     /// A file could not be written or read.
     #[error("{step}")]
@@ -356,7 +356,7 @@ impl Sandboxes {
         let id = record.id.clone();
         let failed = |source| SandboxError::Attach {
             id: id.clone(),
-            source,
+            source: Box::new(source),
         };
         if mode == NetworkMode::Node {
             return self.settle(record, State::Ready);
@@ -387,6 +387,7 @@ impl Sandboxes {
                 // It may hold half of its network, so it is not ready; the record goes on saying that it is attached.
                 let id = record.id.clone();
                 self.settle(&mut record, State::NotReady)?;
+                let source = Box::new(source);
                 return Err(SandboxError::Detach { id, source });
             }
         } else if record.state == State::NotReady {

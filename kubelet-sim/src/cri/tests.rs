@@ -245,7 +245,7 @@ async fn life_of_a_sandbox(bin_dir: &Path) {
     assert_eq!(before, "failed to setup network");
     assert_eq!(
         &after[SandboxId::LEN..],
-        "\": plugin type=\"host-local\" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2"
+        "\": plugin type=\"host-local\" failed (add): failed to allocate for range 0: no IP addresses available in range set: 10.1.0.1-10.1.0.2"
     );
     let all = wire::PodSandboxFilter::default();
     assert_eq!(

@@ -1,0 +1,503 @@
+//! A node of this kubelet: what its parts share, and the loop that reports it.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
+use podplane_api::{
+    Object as _, ObjectKey,
+    core::{Node as NodeObject, Pod},
+    jiff::Timestamp,
+};
+use podplane_client::{ApiError, Cache, Client, EventRecorder};
+use podplane_cni::host_local::Lease;
+use tokio::{
+    sync::{Mutex, Notify, watch},
+    task,
+    time::{Instant, MissedTickBehavior},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::{
+    IpPolicy,
+    admission::{self, Holdings, Verdict},
+    node_status::{self, Machine, Network},
+    plan::{Sandbox, is_host_network, is_terminal},
+    runtime::Runtime,
+};
+use crate::{
+    NodeDir, PodCidrs,
+    cri::sandboxes::chain,
+    ipam::{Ipam, Usage},
+};
+
+/// Reports that follow each other are at least so far apart, so that a burst of pods is one report and not a hundred.
+const REPORT_GAP: Duration = Duration::from_millis(50);
+/// After a pod was refused its address, the scheduler takes the node for full until it reports again; this is when it does.
+const AFTER_REFUSAL: Duration = Duration::from_secs(1);
+
+/// A node, shared by all that work for it.
+#[derive(Debug)]
+pub struct Node {
+    /// What does not change.
+    pub machine: Machine,
+    /// Its files.
+    pub dir: NodeDir,
+    /// Its runtime.
+    pub runtime: Runtime,
+    /// The API server.
+    pub client: Client,
+    /// All nodes.
+    pub nodes: Cache<NodeObject>,
+    /// At least the pods of this node.
+    pub pods: Cache<Pod>,
+    /// Events, from this node.
+    pub events: EventRecorder,
+    /// Whether a free address is a condition of admission.
+    pub ip_policy: IpPolicy,
+    /// How often it looks without being told to.
+    pub resync: Duration,
+    /// How often it writes its status even if nothing changed.
+    pub heartbeat: Duration,
+    /// Why pods cannot have a network, as last observed.
+    pub network_fault: watch::Sender<Option<String>>,
+    /// Something changed that may be worth a report.
+    pub changed: Notify,
+    /// The next report is written even if it says the same as the last.
+    must_report: AtomicBool,
+    /// UIDs of pods that were admitted and may have no address yet. Held while deciding on another.
+    pending: Mutex<BTreeSet<String>>,
+}
+
+/// What a [`Node`] is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// See [`Node::machine`].
+    pub machine: Machine,
+    /// See [`Node::dir`].
+    pub dir: NodeDir,
+    /// See [`Node::runtime`].
+    pub runtime: Runtime,
+    /// See [`Node::client`].
+    pub client: Client,
+    /// See [`Node::nodes`].
+    pub nodes: Cache<NodeObject>,
+    /// See [`Node::pods`].
+    pub pods: Cache<Pod>,
+    /// See [`Node::events`].
+    pub events: EventRecorder,
+    /// See [`Node::ip_policy`].
+    pub ip_policy: IpPolicy,
+    /// See [`Node::resync`].
+    pub resync: Duration,
+    /// See [`Node::heartbeat`].
+    pub heartbeat: Duration,
+}
+
+/// Why a step for a node failed. All are tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The API server refused, or cannot be reached.
+    #[error("{step}")]
+    Api {
+        /// What was asked.
+        step: &'static str,
+        /// Its answer.
+        source: ApiError,
+    },
+    /// The runtime refused, or cannot be reached.
+    #[error("{step}")]
+    Runtime {
+        /// What was asked.
+        step: &'static str,
+        /// Its answer.
+        source: Box<Status>,
+    },
+    /// The allocation files cannot be read.
+    #[error("read the allocation files")]
+    Leases(#[from] std::io::Error),
+    /// The thread that read them died.
+    #[error("read the allocation files")]
+    Panicked(#[from] task::JoinError),
+}
+
+impl NodeError {
+    /// Of the API server.
+    pub fn api(step: &'static str) -> impl FnOnce(ApiError) -> Self {
+        move |source| Self::Api { step, source }
+    }
+
+    /// Of the runtime.
+    pub fn runtime(step: &'static str) -> impl FnOnce(Status) -> Self {
+        move |source| Self::Runtime {
+            step,
+            source: Box::new(source),
+        }
+    }
+}
+
+/// The addresses of a node at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Books {
+    /// The configured ranges; `None` without a configuration or where another plugin gives addresses.
+    pub ipam: Option<Ipam>,
+    /// Every allocation file.
+    pub leases: Vec<Lease>,
+    /// Every sandbox, listed after the files were read: a lease that is of none of them is leaked, or just being released.
+    pub sandboxes: Vec<Sandbox>,
+}
+
+impl Books {
+    /// The sandbox that has a lease.
+    pub fn owner(&self, lease: &Lease) -> Option<&Sandbox> {
+        self.sandbox(&lease.container_id)
+    }
+
+    fn sandbox(&self, id: &str) -> Option<&Sandbox> {
+        let found = self
+            .sandboxes
+            .binary_search_by(|sandbox| sandbox.id.as_str().cmp(id));
+        found.ok().and_then(|at| self.sandboxes.get(at))
+    }
+
+    /// The counts, if they can be known.
+    pub fn usage(&self) -> Option<Usage> {
+        let capacity = self.ipam.as_ref()?.capacity;
+        Some(Usage::count(capacity, &self.leases, |id| {
+            self.sandbox(id).is_some()
+        }))
+    }
+}
+
+impl Node {
+    /// A node of these parts.
+    pub fn new(parts: Parts) -> Self {
+        let Parts {
+            machine,
+            dir,
+            runtime,
+            client,
+            nodes,
+            pods,
+            events,
+            ip_policy,
+            resync,
+            heartbeat,
+        } = parts;
+        Self {
+            machine,
+            dir,
+            runtime,
+            client,
+            nodes,
+            pods,
+            events,
+            ip_policy,
+            resync,
+            heartbeat,
+            network_fault: watch::Sender::new(Some("kubelet is starting".to_owned())),
+            changed: Notify::new(),
+            must_report: AtomicBool::new(false),
+            pending: Mutex::default(),
+        }
+    }
+
+    /// The node's name.
+    pub fn name(&self) -> &str {
+        self.machine.name.as_str()
+    }
+
+    /// Reads the allocation files, then lists the sandboxes.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`].
+    pub async fn books(&self) -> Result<Books, NodeError> {
+        let dir = self.dir.clone();
+        let read = move || {
+            // A configuration that the plugin would refuse gives no address: the same as none.
+            let list = dir.network().ok();
+            let ipam = list.and_then(|list| Ipam::of(&list).ok().flatten());
+            let leases = ipam.as_ref().map(Ipam::leases).transpose()?;
+            Ok::<_, std::io::Error>((ipam, leases.unwrap_or_default()))
+        };
+        let (ipam, leases) = task::spawn_blocking(read).await??;
+        let listed = self.runtime.list().await;
+        Ok(Books {
+            ipam,
+            leases,
+            sandboxes: listed.map_err(NodeError::runtime("list sandboxes"))?,
+        })
+    }
+
+    /// Decides whether the pod can have an address, and keeps one for it until [`Node::settled`]. One decision at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`]: not decided.
+    pub async fn admit(&self, pod: &Pod) -> Result<Verdict, NodeError> {
+        if self.ip_policy == IpPolicy::Off || is_host_network(pod) {
+            return Ok(Verdict::Admit);
+        }
+        let mut pending = self.pending.lock().await;
+        if pending.contains(pod.uid()) {
+            return Ok(Verdict::Admit);
+        }
+        let books = self.books().await?;
+        let usage = books.usage();
+        let owners = books.leases.iter().filter_map(|lease| books.owner(lease));
+        let holdings = Holdings {
+            capacity: usage.map(|usage| usage.capacity),
+            holders: owners.map(|sandbox| sandbox.uid.clone()).collect(),
+            leaked: usage.map_or(0, |usage| usage.leaked),
+        };
+        // Stale, but only for a moment: a pod that is not in the cache yet is not among the holders either.
+        let alive: BTreeSet<_> = self
+            .pods
+            .list()
+            .iter()
+            .filter(|pod| !pod.is_deleting() && !is_terminal(pod))
+            .map(|pod| pod.uid().to_owned())
+            .collect();
+        let verdict = admission::decide(pod.uid(), &holdings, &pending, |uid| !alive.contains(uid));
+        match verdict {
+            Verdict::Admit => {
+                pending.insert(pod.uid().to_owned());
+            }
+            Verdict::Wait => {}
+            Verdict::Reject(_) => self.must_report.store(true, Ordering::Relaxed),
+        }
+        Ok(verdict)
+    }
+
+    /// The pod has its address now, or needs none any more.
+    pub async fn settled(&self, uid: &str) {
+        self.pending.lock().await.remove(uid);
+        self.changed.notify_one();
+    }
+
+    fn object(&self) -> Option<Arc<NodeObject>> {
+        self.nodes.get(&ObjectKey::new("", self.name()))
+    }
+
+    /// Creates the Node, or takes over the one that is there: its labels become ours, its block is used. Tries until it succeeds.
+    ///
+    /// # Errors
+    ///
+    /// The API server's, if it says that the Node is invalid.
+    pub async fn register(&self) -> Result<(), ApiError> {
+        let register = async || {
+            let nodes = self.client.all::<NodeObject>();
+            let mut node = node_status::object(&self.machine);
+            let network = Network {
+                fault: self.network_fault.borrow().clone(),
+                ..Network::default()
+            };
+            node.status = Some(node_status::status(
+                &self.machine,
+                &network,
+                None,
+                Timestamp::now(),
+            ));
+            match nodes.create(&node).await {
+                Ok(_) => {
+                    tracing::info!(node = self.name(), "registered");
+                    Ok(())
+                }
+                Err(error) if error.is_already_exists() => self.adopt().await,
+                Err(error) => Err(error),
+            }
+        };
+        let invalid = |error: &ApiError| error.reason == podplane_client::Reason::Invalid;
+        register
+            .retry(patiently())
+            .when(|error| !invalid(error))
+            .notify(|error, wait| {
+                tracing::warn!(node = self.name(), %error, ?wait, "not registered; trying again");
+            })
+            .await
+    }
+
+    async fn adopt(&self) -> Result<(), ApiError> {
+        let nodes = self.client.all::<NodeObject>();
+        let mut node = nodes.get(self.name()).await?;
+        let labels = node.metadata.labels.get_or_insert_default();
+        let wanted = node_status::labels(&self.machine);
+        if wanted
+            .iter()
+            .any(|(key, value)| labels.get(key) != Some(value))
+        {
+            labels.extend(wanted);
+            nodes.update(&node).await?;
+        }
+        tracing::info!(node = self.name(), "adopted");
+        Ok(())
+    }
+
+    /// Reports the node until `stop`: configures its runtime with the blocks it is given, and writes what changed. A Node that was deleted is not
+    /// created again; one that appears again is taken up.
+    ///
+    /// # Errors
+    ///
+    /// [`ApiError`] if the Node cannot be registered at all.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), ApiError> {
+        // Losing the wait loses nothing: registering again is harmless.
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            registered = self.register() => registered?,
+        }
+        let mut reporter = Reporter::default();
+        let mut ticks = tokio::time::interval(self.resync);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut waits = patiently().build();
+        loop {
+            match self.report(&mut reporter).await {
+                Ok(()) => waits = patiently().build(),
+                Err(error) => {
+                    tracing::debug!(node = self.name(), error = %chain(&error), "node not reported; trying again");
+                    ticks.reset_after(waits.next().unwrap_or(self.resync));
+                }
+            }
+            if self.must_report.load(Ordering::Relaxed) {
+                ticks.reset_after(AFTER_REFUSAL);
+            }
+            // A change during the gap is kept by `Notify`; losing any of these waits loses nothing.
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(REPORT_GAP) => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = self.changed.notified() => {}
+                _ = ticks.tick() => {}
+            }
+        }
+    }
+
+    async fn report(&self, reporter: &mut Reporter) -> Result<(), NodeError> {
+        let Some(node) = self.object() else {
+            return Ok(()); // Deleted, or not seen yet.
+        };
+        let cidrs = pod_cidrs(&node);
+        if let Some(cidrs) = &cidrs
+            && reporter.configured.as_ref() != Some(cidrs)
+        {
+            let configured = self.runtime.configure(cidrs).await;
+            configured.map_err(NodeError::runtime("configure the runtime"))?;
+            reporter.configured = Some(cidrs.clone());
+        }
+        let fault = self.runtime.network_fault().await;
+        let fault = fault.map_err(NodeError::runtime("ask for the runtime's status"))?;
+        if fault.is_some() {
+            // It may have lost its configuration, so it is told again.
+            reporter.configured = None;
+        }
+        self.network_fault.send_if_modified(|old| {
+            let is_new = *old != fault;
+            old.clone_from(&fault);
+            is_new
+        });
+        let books = self.books().await?;
+        let network = Network {
+            fault,
+            has_pod_cidrs: cidrs.is_some(),
+            usage: books.usage(),
+        };
+        self.write(node, &network, reporter).await
+    }
+
+    async fn write(
+        &self,
+        node: Arc<NodeObject>,
+        network: &Network,
+        reporter: &mut Reporter,
+    ) -> Result<(), NodeError> {
+        let nodes = self.client.all::<NodeObject>();
+        let mut node = Arc::unwrap_or_clone(node);
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        let allocated = node_status::allocated(network);
+        if annotations.get(node_status::POD_IPS_ALLOCATED) != allocated.as_ref() {
+            match allocated {
+                Some(count) => annotations.insert(node_status::POD_IPS_ALLOCATED.into(), count),
+                None => annotations.remove(node_status::POD_IPS_ALLOCATED),
+            };
+            let updated = nodes.update(&node).await;
+            node = updated.map_err(NodeError::api("annotate the node"))?;
+        }
+        let status = node_status::status(
+            &self.machine,
+            network,
+            node.status.as_ref(),
+            Timestamp::now(),
+        );
+        let is_due = reporter
+            .written
+            .is_none_or(|at| at.elapsed() >= self.heartbeat);
+        let is_news = node
+            .status
+            .as_ref()
+            .is_none_or(|old| !node_status::is_same(old, &status));
+        // The refusal's own report waits until the refusal can have been seen.
+        let is_owed = reporter.owes(self.must_report.load(Ordering::Relaxed));
+        if is_due || is_news || is_owed {
+            node.status = Some(status);
+            let updated = nodes.update_status(&node).await;
+            updated.map_err(NodeError::api("write the node's status"))?;
+            reporter.written = Some(Instant::now());
+            if is_owed {
+                self.must_report.store(false, Ordering::Relaxed);
+                reporter.refused = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a node's loop remembers between reports.
+#[derive(Debug, Default)]
+struct Reporter {
+    /// What the runtime was told.
+    configured: Option<PodCidrs>,
+    /// When the status was last written by this process.
+    written: Option<Instant>,
+    /// When a refusal was first seen that no report has followed.
+    refused: Option<Instant>,
+}
+
+impl Reporter {
+    fn owes(&mut self, must_report: bool) -> bool {
+        if !must_report {
+            self.refused = None;
+            return false;
+        }
+        let since = self.refused.get_or_insert_with(Instant::now);
+        since.elapsed() >= AFTER_REFUSAL
+    }
+}
+
+/// The blocks of a node. Blocks that it cannot have were refused by the API server.
+pub fn pod_cidrs(node: &NodeObject) -> Option<PodCidrs> {
+    let spec = node.spec.as_ref()?;
+    let several = spec.pod_cidrs.iter().flatten().map(String::as_str);
+    let texts: Vec<_> = several.collect();
+    if texts.is_empty() {
+        return spec.pod_cidr.as_deref()?.parse().ok();
+    }
+    PodCidrs::new(texts).ok()
+}
+
+/// Between failures: from 50 ms, doubled up to 5 s, with jitter, for ever.
+pub fn patiently() -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(Duration::from_secs(5))
+        .with_jitter()
+        .without_max_times()
+}

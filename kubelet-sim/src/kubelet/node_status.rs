@@ -1,0 +1,287 @@
+//! What is reported of a node: functions from what is known to `Node`.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use podplane_api::{
+    Quantity,
+    core::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo},
+    jiff::Timestamp,
+    meta::{ObjectMeta, Time},
+};
+
+use crate::{NodeName, ipam::Usage};
+
+/// The resource that a node offers one of for each address its IPAM can give, less what is leaked.
+pub const POD_IPS: &str = "podplane.io/pod-ips";
+/// The annotation that says how many of these addresses sandboxes have.
+pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
+
+/// What does not change while the kubelet runs.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The node's name.
+    pub name: NodeName,
+    /// The node's addresses, the primary one first.
+    pub ips: Vec<IpAddr>,
+    /// Processors.
+    pub cpus: usize,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// `--max-pods`.
+    pub max_pods: u32,
+    /// Versions and ids.
+    pub info: NodeSystemInfo,
+}
+
+/// What is observed of a node's network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// Why pods cannot have a network now, in the words of the node's condition.
+    pub fault: Option<String>,
+    /// Whether the node has blocks.
+    pub has_pod_cidrs: bool,
+    /// Its addresses, where the IPAM plugin's books can be read.
+    pub usage: Option<Usage>,
+}
+
+/// The Node as it is registered: without status, which [`status`] makes.
+pub fn object(machine: &Machine) -> Node {
+    Node {
+        metadata: ObjectMeta {
+            name: Some(machine.name.to_string()),
+            labels: Some(labels(machine)),
+            ..ObjectMeta::default()
+        },
+        ..Node::default()
+    }
+}
+
+/// The labels that a kubelet puts on its Node.
+pub fn labels(machine: &Machine) -> BTreeMap<String, String> {
+    let info = &machine.info;
+    BTreeMap::from(
+        [
+            ("kubernetes.io/hostname", machine.name.as_str()),
+            ("kubernetes.io/os", info.operating_system.as_str()),
+            ("kubernetes.io/arch", info.architecture.as_str()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    )
+}
+
+/// The status of a node; what others put into `old` stays.
+pub fn status(
+    machine: &Machine,
+    network: &Network,
+    old: Option<&NodeStatus>,
+    now: Timestamp,
+) -> NodeStatus {
+    let old = old.cloned().unwrap_or_default();
+    let internal = machine.ips.iter().map(|ip| address("InternalIP", ip));
+    let addresses = internal.chain([address("Hostname", &machine.name)]);
+    let usage = network.usage.unwrap_or_default();
+    let mut conditions = old.conditions.clone().unwrap_or_default();
+    for wanted in wanted_conditions(network) {
+        set_condition(&mut conditions, wanted, now);
+    }
+    NodeStatus {
+        addresses: Some(addresses.collect()),
+        capacity: Some(resources(machine, network.usage.map(|_| usage.capacity))),
+        allocatable: Some(resources(
+            machine,
+            network.usage.map(|_| usage.allocatable()),
+        )),
+        conditions: Some(conditions),
+        node_info: Some(machine.info.clone()),
+        ..old
+    }
+}
+
+/// Whether two statuses say the same, their heartbeats aside.
+pub fn is_same(a: &NodeStatus, b: &NodeStatus) -> bool {
+    let without_heartbeats = |status: &NodeStatus| {
+        let mut status = status.clone();
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.last_heartbeat_time = None;
+        }
+        status
+    };
+    without_heartbeats(a) == without_heartbeats(b)
+}
+
+/// The value of [`POD_IPS_ALLOCATED`]; no annotation where the books cannot be read.
+pub fn allocated(network: &Network) -> Option<String> {
+    network.usage.map(|usage| usage.allocated.to_string())
+}
+
+fn address(kind: &str, address: &impl ToString) -> NodeAddress {
+    NodeAddress {
+        type_: kind.into(),
+        address: address.to_string(),
+    }
+}
+
+fn resources(machine: &Machine, pod_ips: Option<i64>) -> BTreeMap<String, Quantity> {
+    let known = [
+        ("cpu", machine.cpus.to_string()),
+        ("memory", format!("{}Ki", machine.memory / 1024)),
+        ("pods", machine.max_pods.to_string()),
+    ];
+    let pod_ips = pod_ips.map(|count| (POD_IPS, count.to_string()));
+    let all = known.into_iter().chain(pod_ips);
+    all.map(|(name, amount)| (name.to_owned(), Quantity(amount)))
+        .collect()
+}
+
+/// Type, status, reason and message.
+type Wanted = (&'static str, &'static str, &'static str, String);
+
+fn wanted_conditions(network: &Network) -> [Wanted; 5] {
+    let has_none = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
+    let ready = match &network.fault {
+        None => (
+            "Ready",
+            "True",
+            "KubeletReady",
+            "kubelet is posting ready status".to_owned(),
+        ),
+        Some(fault) => ("Ready", "False", "KubeletNotReady", fault.clone()),
+    };
+    let unavailable = if network.has_pod_cidrs {
+        has_none(
+            "NetworkUnavailable",
+            "PodCIDRAssigned",
+            "the node has a podCIDR",
+        )
+    } else {
+        let message = "the node has no podCIDR".to_owned();
+        ("NetworkUnavailable", "True", "NoPodCIDR", message)
+    };
+    [
+        has_none(
+            "MemoryPressure",
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        ),
+        has_none(
+            "DiskPressure",
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure",
+        ),
+        has_none(
+            "PIDPressure",
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+        ),
+        ready,
+        unavailable,
+    ]
+}
+
+/// Sets a condition; its time of transition moves only with its status.
+fn set_condition(conditions: &mut Vec<NodeCondition>, wanted: Wanted, now: Timestamp) {
+    let (kind, value, reason, message) = wanted;
+    let position = conditions
+        .iter()
+        .position(|condition| condition.type_ == kind);
+    let old = position.map(|at| conditions.remove(at));
+    let since = old
+        .filter(|old| old.status == value)
+        .and_then(|old| old.last_transition_time);
+    let condition = NodeCondition {
+        type_: kind.into(),
+        status: value.into(),
+        reason: Some(reason.into()),
+        message: Some(message),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: since.or(Some(Time(now))),
+    };
+    conditions.insert(position.unwrap_or(conditions.len()), condition);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            name: "n1".parse().unwrap(),
+            ips: vec!["172.16.0.1".parse().unwrap()],
+            cpus: 2,
+            memory: 4 << 30,
+            max_pods: 110,
+            info: NodeSystemInfo {
+                operating_system: "linux".into(),
+                architecture: "amd64".into(),
+                ..NodeSystemInfo::default()
+            },
+        }
+    }
+
+    fn ready(allocated: i64, leaked: i64) -> Network {
+        Network {
+            fault: None,
+            has_pod_cidrs: true,
+            usage: Some(Usage {
+                capacity: 253,
+                allocated,
+                leaked,
+            }),
+        }
+    }
+
+    fn condition<'a>(status: &'a NodeStatus, kind: &str) -> &'a NodeCondition {
+        let conditions = status.conditions.as_ref().unwrap();
+        conditions.iter().find(|c| c.type_ == kind).unwrap()
+    }
+
+    #[test]
+    fn addresses_are_a_resource_less_what_is_leaked() {
+        let status = status(&machine(), &ready(5, 2), None, Timestamp::UNIX_EPOCH);
+        let of =
+            |list: &Option<BTreeMap<String, Quantity>>| list.as_ref().unwrap()[POD_IPS].0.clone();
+        assert_eq!(of(&status.capacity), "253");
+        assert_eq!(of(&status.allocatable), "251");
+        assert_eq!(allocated(&ready(5, 2)).as_deref(), Some("5"));
+        assert_eq!(status.capacity.unwrap()["memory"].0, "4194304Ki");
+    }
+
+    #[test]
+    fn a_node_is_ready_when_its_network_is() {
+        let mut network = Network {
+            fault: Some("not yet".into()),
+            ..Network::default()
+        };
+        let before = status(&machine(), &network, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            condition(&before, "Ready").message.as_deref(),
+            Some("not yet")
+        );
+        assert_eq!(condition(&before, "NetworkUnavailable").status, "True");
+        assert!(!before.capacity.as_ref().unwrap().contains_key(POD_IPS));
+
+        network = ready(0, 0);
+        let later = Timestamp::from_second(60).unwrap();
+        let after = status(&machine(), &network, Some(&before), later);
+        assert_eq!(condition(&after, "Ready").status, "True");
+        assert_eq!(
+            condition(&after, "Ready").last_transition_time,
+            Some(Time(later))
+        );
+        let unmoved = condition(&after, "DiskPressure")
+            .last_transition_time
+            .clone();
+        assert_eq!(unmoved, Some(Time(Timestamp::UNIX_EPOCH)));
+    }
+
+    #[test]
+    fn a_heartbeat_alone_is_no_change() {
+        let first = status(&machine(), &ready(0, 0), None, Timestamp::UNIX_EPOCH);
+        let later = Timestamp::from_second(60).unwrap();
+        let second = status(&machine(), &ready(0, 0), Some(&first), later);
+        assert_ne!(first, second);
+        assert!(is_same(&first, &second));
+        let third = status(&machine(), &ready(0, 1), Some(&first), later);
+        assert!(!is_same(&first, &third));
+    }
+}

@@ -1,0 +1,240 @@
+//! The kubelet's side of CRI.
+
+use std::collections::HashMap;
+
+use podplane_api::{Object as _, ObjectKey, core::Pod, jiff::Timestamp};
+use podplane_proto::cri::{
+    self, PodSandboxFilter, PodSandboxStateValue, runtime_service_client::RuntimeServiceClient,
+};
+use tonic::{Status, transport::Channel};
+
+use super::{
+    plan::{Sandbox, is_host_network},
+    status::ReadySandbox,
+};
+use crate::PodCidrs;
+
+/// The label by which a pod's sandboxes are found; the others tell people whose they are. All are Kubernetes'.
+const UID_LABEL: &str = "io.kubernetes.pod.uid";
+const NAME_LABEL: &str = "io.kubernetes.pod.name";
+const NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
+
+/// The runtime of one node. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    client: RuntimeServiceClient<Channel>,
+}
+
+impl Runtime {
+    /// A runtime at the other end of a channel.
+    pub fn new(channel: Channel) -> Self {
+        Self {
+            client: RuntimeServiceClient::new(channel),
+        }
+    }
+
+    /// `NAME://VERSION`, as nodes report it.
+    pub async fn version(&self) -> Result<String, Status> {
+        let answer = self
+            .client
+            .clone()
+            .version(cri::VersionRequest::default())
+            .await?;
+        let cri::VersionResponse {
+            runtime_name,
+            runtime_version,
+            ..
+        } = answer.into_inner();
+        Ok(format!("{runtime_name}://{runtime_version}"))
+    }
+
+    /// `None` if pods can have a network, else why not, in the words of Kubernetes' node condition.
+    pub async fn network_fault(&self) -> Result<Option<String>, Status> {
+        let answer = self
+            .client
+            .clone()
+            .status(cri::StatusRequest::default())
+            .await?;
+        let conditions = answer.into_inner().status.unwrap_or_default().conditions;
+        let mut conditions = conditions.into_iter();
+        Ok(match conditions.find(|c| c.r#type == "NetworkReady") {
+            Some(ready) if ready.status => None,
+            Some(cri::RuntimeCondition {
+                reason, message, ..
+            }) => Some(format!(
+                "container runtime network not ready: NetworkReady=false reason:{reason} message:{message}"
+            )),
+            None => {
+                Some("container runtime status does not say whether its network is ready".into())
+            }
+        })
+    }
+
+    /// Tells the runtime the node's blocks.
+    pub async fn configure(&self, cidrs: &PodCidrs) -> Result<(), Status> {
+        let network_config = cri::NetworkConfig {
+            pod_cidr: cidrs.to_string(),
+        };
+        let request = cri::UpdateRuntimeConfigRequest {
+            runtime_config: Some(cri::RuntimeConfig {
+                network_config: Some(network_config),
+            }),
+        };
+        self.client.clone().update_runtime_config(request).await?;
+        Ok(())
+    }
+
+    /// All sandboxes, by id.
+    pub async fn list(&self) -> Result<Vec<Sandbox>, Status> {
+        self.list_matching(HashMap::new()).await
+    }
+
+    /// The sandboxes of one pod, by id.
+    pub async fn list_of(&self, uid: &str) -> Result<Vec<Sandbox>, Status> {
+        self.list_matching(HashMap::from([(UID_LABEL.to_owned(), uid.to_owned())]))
+            .await
+    }
+
+    async fn list_matching(&self, labels: HashMap<String, String>) -> Result<Vec<Sandbox>, Status> {
+        let filter = PodSandboxFilter {
+            id: String::new(),
+            state: None::<PodSandboxStateValue>,
+            label_selector: labels,
+        };
+        let request = cri::ListPodSandboxRequest {
+            filter: Some(filter),
+        };
+        let answer = self.client.clone().list_pod_sandbox(request).await?;
+        let items = answer.into_inner().items.into_iter();
+        let mut sandboxes: Vec<_> = items.map(Sandbox::from).collect();
+        sandboxes.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(sandboxes)
+    }
+
+    /// What is to be reported of a sandbox, `None` if it is no longer ready, or gone.
+    pub async fn ready(&self, id: &str) -> Result<Option<ReadySandbox>, Status> {
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: id.into(),
+            verbose: false,
+        };
+        let answer = match self.client.clone().pod_sandbox_status(request).await {
+            Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
+            answer => answer?,
+        };
+        let status = answer.into_inner().status.unwrap_or_default();
+        if status.state() != cri::PodSandboxState::SandboxReady {
+            return Ok(None);
+        }
+        let network = status.network.unwrap_or_default();
+        let additional = network.additional_ips.into_iter().map(|ip| ip.ip);
+        let texts = [network.ip].into_iter().chain(additional);
+        let ips = texts.filter(|text| !text.is_empty()).map(|text| {
+            let refused =
+                |_| Status::internal(format!("the runtime says that {text:?} is an address"));
+            text.parse().map_err(refused)
+        });
+        Ok(Some(ReadySandbox {
+            ips: ips.collect::<Result<_, _>>()?,
+            created: Timestamp::from_nanosecond(status.created_at.into()).unwrap_or_default(),
+        }))
+    }
+
+    /// Runs a sandbox for the pod, which has none; returns its id.
+    pub async fn run(&self, pod: &Pod) -> Result<String, Status> {
+        let request = cri::RunPodSandboxRequest {
+            config: Some(sandbox_config(pod)),
+            runtime_handler: String::new(),
+        };
+        let answer = self.client.clone().run_pod_sandbox(request).await?;
+        Ok(answer.into_inner().pod_sandbox_id)
+    }
+
+    /// Stops and removes a sandbox; one that is gone is fine.
+    pub async fn remove(&self, id: &str) -> Result<(), Status> {
+        let mut client = self.client.clone();
+        let stop = cri::StopPodSandboxRequest {
+            pod_sandbox_id: id.into(),
+        };
+        client.stop_pod_sandbox(stop).await?;
+        let remove = cri::RemovePodSandboxRequest {
+            pod_sandbox_id: id.into(),
+        };
+        client.remove_pod_sandbox(remove).await?;
+        Ok(())
+    }
+}
+
+impl From<cri::PodSandbox> for Sandbox {
+    fn from(sandbox: cri::PodSandbox) -> Self {
+        let ready = sandbox.state() == cri::PodSandboxState::SandboxReady;
+        let cri::PodSandboxMetadata {
+            name,
+            uid,
+            namespace,
+            attempt,
+        } = sandbox.metadata.unwrap_or_default();
+        Self {
+            id: sandbox.id,
+            pod: ObjectKey::new(namespace, name),
+            uid,
+            attempt,
+            ready,
+        }
+    }
+}
+
+fn sandbox_config(pod: &Pod) -> cri::PodSandboxConfig {
+    let mode = if is_host_network(pod) {
+        cri::NamespaceMode::Node
+    } else {
+        cri::NamespaceMode::Pod
+    };
+    let options = cri::NamespaceOption {
+        network: mode.into(),
+        ..cri::NamespaceOption::default()
+    };
+    let context = cri::LinuxSandboxSecurityContext {
+        namespace_options: Some(options),
+        ..cri::LinuxSandboxSecurityContext::default()
+    };
+    let own_labels = [
+        (NAME_LABEL, pod.name()),
+        (NAMESPACE_LABEL, pod.namespace()),
+        (UID_LABEL, pod.uid()),
+    ];
+    let labels = pod.metadata.labels.clone().unwrap_or_default().into_iter();
+    let own_labels = own_labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let hostname = pod.spec.as_ref().and_then(|spec| spec.hostname.clone());
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: pod.name().into(),
+            uid: pod.uid().into(),
+            namespace: pod.namespace().into(),
+            // Earlier sandboxes of the pod are removed before it gets another, so the number is free.
+            attempt: 0,
+        }),
+        hostname: hostname.unwrap_or_else(|| pod.name().into()),
+        labels: labels.chain(own_labels).collect(),
+        annotations: pod
+            .metadata
+            .annotations
+            .clone()
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            security_context: Some(context),
+            ..cri::LinuxPodSandboxConfig::default()
+        }),
+        ..cri::PodSandboxConfig::default()
+    }
+}
+
+/// A status as a Go client prints it, which is how kubelets put it into events.
+pub fn rpc_error(status: &Status) -> String {
+    let code = match status.code() {
+        tonic::Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
+    };
+    format!("rpc error: code = {code} desc = {}", status.message())
+}

@@ -1,0 +1,357 @@
+//! What is reported of a pod: functions from what is known to `PodStatus`.
+
+use std::net::IpAddr;
+
+use podplane_api::{
+    core::{
+        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+        ContainerStateWaiting, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec,
+        PodStatus,
+    },
+    jiff::Timestamp,
+    meta::Time,
+};
+
+use super::plan::is_host_network;
+
+/// A sandbox that is ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadySandbox {
+    /// Its addresses, the primary one first; none if it is on its node's network.
+    pub ips: Vec<IpAddr>,
+    /// When it was made.
+    pub created: Timestamp,
+}
+
+/// There was no address for the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Addresses taken.
+    pub used: i64,
+    /// Addresses in all.
+    pub capacity: i64,
+}
+
+/// The pod runs: its sandbox is ready, and each container counts as running since then.
+pub fn running(pod: &Pod, sandbox: &ReadySandbox, host: &[IpAddr], now: Timestamp) -> PodStatus {
+    let mut status = begun(pod, host, now);
+    let ips = if is_host_network(pod) {
+        host
+    } else {
+        &sandbox.ips
+    };
+    status.phase = Some("Running".into());
+    status.reason = None;
+    status.message = None;
+    status.pod_ip = ips.first().map(ToString::to_string);
+    status.pod_ips = non_empty(ips.iter().map(|ip| PodIP { ip: ip.to_string() }).collect());
+    let since = Time(sandbox.created);
+    let spec = pod.spec.as_ref();
+    let state = ContainerState {
+        running: Some(ContainerStateRunning {
+            started_at: Some(since.clone()),
+        }),
+        ..ContainerState::default()
+    };
+    status.container_statuses = spec.map(|spec| each(&spec.containers, &state));
+    status.init_container_statuses = spec.and_then(|spec| init_statuses(spec, &state, &since));
+    for kind in [
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    ] {
+        set_condition(&mut status, kind, "True", None, now);
+    }
+    status
+}
+
+/// The pod's sandbox is not made yet.
+pub fn creating(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
+    let mut status = begun(pod, host, now);
+    status.phase = Some("Pending".into());
+    status.pod_ip = None;
+    status.pod_ips = None;
+    let spec = pod.spec.as_ref();
+    let waiting = |reason: &str| ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(reason.into()),
+            message: None,
+        }),
+        ..ContainerState::default()
+    };
+    let inits = spec.and_then(|spec| spec.init_containers.as_ref());
+    let has_inits = inits.is_some_and(|inits| !inits.is_empty());
+    let reason = if has_inits {
+        "PodInitializing"
+    } else {
+        "ContainerCreating"
+    };
+    let containers = spec
+        .map(|spec| spec.containers.as_slice())
+        .unwrap_or_default();
+    let names: Vec<_> = containers.iter().map(|c| c.name.as_str()).collect();
+    let message = format!("containers with unready status: [{}]", names.join(" "));
+    let unready = Some(("ContainersNotReady", message.as_str()));
+    status.container_statuses = Some(each(containers, &waiting(reason)));
+    status.init_container_statuses = inits
+        .filter(|_| has_inits)
+        .map(|inits| each(inits, &waiting("PodInitializing")));
+    set_condition(&mut status, "PodReadyToStartContainers", "False", None, now);
+    if has_inits {
+        let init_names: Vec<_> = inits
+            .into_iter()
+            .flatten()
+            .map(|c| c.name.as_str())
+            .collect();
+        let message = format!(
+            "containers with incomplete status: [{}]",
+            init_names.join(" ")
+        );
+        let incomplete = Some(("ContainersNotInitialized", message.as_str()));
+        set_condition(&mut status, "Initialized", "False", incomplete, now);
+    } else {
+        set_condition(&mut status, "Initialized", "True", None, now);
+    }
+    set_condition(&mut status, "Ready", "False", unready, now);
+    set_condition(&mut status, "ContainersReady", "False", unready, now);
+    set_condition(&mut status, "PodScheduled", "True", None, now);
+    status
+}
+
+/// The pod is refused for want of an address; the texts are those of Kubernetes' admission.
+pub fn rejected(pod: &Pod, rejection: Rejection, now: Timestamp) -> PodStatus {
+    let Rejection { used, capacity } = rejection;
+    let status = pod.status.clone().unwrap_or_default();
+    PodStatus {
+        phase: Some("Failed".into()),
+        reason: Some("OutOfpodIPs".into()),
+        message: Some(format!(
+            "Pod was rejected: Node didn't have enough resource: podplane.io/pod-ips, requested: 1, used: {used}, capacity: {capacity}"
+        )),
+        start_time: status.start_time.clone().or(Some(Time(now))),
+        ..status
+    }
+}
+
+/// What is reported of every pod that the kubelet has taken up.
+fn begun(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
+    let status = pod.status.clone().unwrap_or_default();
+    PodStatus {
+        host_ip: host.first().map(ToString::to_string),
+        host_ips: non_empty(
+            host.iter()
+                .map(|ip| HostIP { ip: ip.to_string() })
+                .collect(),
+        ),
+        start_time: status.start_time.clone().or(Some(Time(now))),
+        ..status
+    }
+}
+
+fn each(containers: &[Container], state: &ContainerState) -> Vec<ContainerStatus> {
+    containers
+        .iter()
+        .map(|container| container_status(container, state))
+        .collect()
+}
+
+fn container_status(container: &Container, state: &ContainerState) -> ContainerStatus {
+    let is_running = state.running.is_some();
+    let is_complete = state
+        .terminated
+        .as_ref()
+        .is_some_and(|end| end.exit_code == 0);
+    ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        // No image was pulled and no container made, so neither has an id.
+        image_id: String::new(),
+        container_id: None,
+        ready: is_running || is_complete,
+        started: Some(is_running),
+        restart_count: 0,
+        state: Some(state.clone()),
+        ..ContainerStatus::default()
+    }
+}
+
+/// Init containers have run when the others do; those that restart always are sidecars, and run with them.
+fn init_statuses(
+    spec: &PodSpec,
+    running: &ContainerState,
+    since: &Time,
+) -> Option<Vec<ContainerStatus>> {
+    let completed = ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: 0,
+            reason: Some("Completed".into()),
+            started_at: Some(since.clone()),
+            finished_at: Some(since.clone()),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    };
+    let state_of = |container: &Container| match container.restart_policy.as_deref() {
+        Some("Always") => running.clone(),
+        _ => completed.clone(),
+    };
+    let inits = spec.init_containers.iter().flatten();
+    non_empty(
+        inits
+            .map(|init| container_status(init, &state_of(init)))
+            .collect(),
+    )
+}
+
+/// Sets a condition; its time of transition moves only with its status.
+fn set_condition(
+    status: &mut PodStatus,
+    kind: &str,
+    value: &str,
+    why: Option<(&str, &str)>,
+    now: Timestamp,
+) {
+    let conditions = status.conditions.get_or_insert_default();
+    let position = conditions
+        .iter()
+        .position(|condition| condition.type_ == kind);
+    let old = position.map(|at| conditions.remove(at));
+    let since = old
+        .filter(|old| old.status == value)
+        .and_then(|old| old.last_transition_time);
+    let condition = PodCondition {
+        type_: kind.into(),
+        status: value.into(),
+        reason: why.map(|(reason, _)| reason.into()),
+        message: why.map(|(_, message)| message.into()),
+        last_transition_time: since.or(Some(Time(now))),
+        ..PodCondition::default()
+    };
+    conditions.insert(position.unwrap_or(conditions.len()), condition);
+}
+
+fn non_empty<T>(items: Vec<T>) -> Option<Vec<T>> {
+    Some(items).filter(|items| !items.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_api::meta::ObjectMeta;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn container(name: &str) -> Container {
+        Container {
+            name: name.into(),
+            image: Some("img".into()),
+            ..Container::default()
+        }
+    }
+
+    fn pod(host_network: bool) -> Pod {
+        Pod {
+            metadata: ObjectMeta::default(),
+            spec: Some(PodSpec {
+                host_network: Some(host_network),
+                containers: vec![container("c"), container("d")],
+                init_containers: Some(vec![container("i")]),
+                ..PodSpec::default()
+            }),
+            status: None,
+        }
+    }
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn condition(status: &PodStatus, kind: &str) -> PodCondition {
+        let conditions = status.conditions.as_ref().unwrap();
+        conditions.iter().find(|c| c.type_ == kind).unwrap().clone()
+    }
+
+    #[test]
+    fn a_pod_runs_with_the_addresses_of_its_sandbox() {
+        let sandbox = ReadySandbox {
+            ips: ips(&["10.0.0.2", "fd00::2"]),
+            created: NOW,
+        };
+        let status = running(&pod(false), &sandbox, &ips(&["172.16.0.1"]), NOW);
+        assert_eq!(status.phase.as_deref(), Some("Running"));
+        assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.2"));
+        let pod_ips: Vec<_> = status
+            .pod_ips
+            .iter()
+            .flatten()
+            .map(|ip| ip.ip.as_str())
+            .collect();
+        assert_eq!(pod_ips, ["10.0.0.2", "fd00::2"]);
+        assert_eq!(status.host_ip.as_deref(), Some("172.16.0.1"));
+        assert!(status.container_statuses.iter().flatten().all(|c| c.ready));
+        assert_eq!(status.init_container_statuses.as_ref().unwrap().len(), 1);
+        assert_eq!(condition(&status, "Ready").status, "True");
+
+        let again = Pod {
+            status: Some(status.clone()),
+            ..pod(false)
+        };
+        let later = Timestamp::from_second(60).unwrap();
+        assert_eq!(
+            running(&again, &sandbox, &ips(&["172.16.0.1"]), later),
+            status,
+            "what has not changed is not written"
+        );
+    }
+
+    #[test]
+    fn a_host_network_pod_has_the_addresses_of_its_node() {
+        let sandbox = ReadySandbox {
+            ips: vec![],
+            created: NOW,
+        };
+        let status = running(&pod(true), &sandbox, &ips(&["172.16.0.1"]), NOW);
+        assert_eq!(status.pod_ip.as_deref(), Some("172.16.0.1"));
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_its_sandbox_says_so() {
+        let status = creating(&pod(false), &[], NOW);
+        assert_eq!(status.phase.as_deref(), Some("Pending"));
+        let ready = condition(&status, "Ready");
+        assert_eq!(ready.status, "False");
+        assert_eq!(
+            ready.message.as_deref(),
+            Some("containers with unready status: [c d]")
+        );
+        let waiting = status.container_statuses.unwrap()[0]
+            .state
+            .clone()
+            .unwrap()
+            .waiting;
+        assert_eq!(waiting.unwrap().reason.as_deref(), Some("PodInitializing"));
+    }
+
+    #[test]
+    fn a_rejected_pod_has_kubernetes_words() {
+        let status = rejected(
+            &pod(false),
+            Rejection {
+                used: 5,
+                capacity: 5,
+            },
+            NOW,
+        );
+        assert_eq!(status.phase.as_deref(), Some("Failed"));
+        assert_eq!(status.reason.as_deref(), Some("OutOfpodIPs"));
+        assert_eq!(
+            status.message.as_deref(),
+            Some(
+                "Pod was rejected: Node didn't have enough resource: podplane.io/pod-ips, requested: 1, used: 5, capacity: 5"
+            )
+        );
+    }
+}

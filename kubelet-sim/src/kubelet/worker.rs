@@ -1,0 +1,255 @@
+//! One pod on this node: looked at again and again until what is so is what should be.
+
+use std::{sync::Arc, time::Duration};
+
+use podplane_api::{
+    Object as _,
+    core::{Pod, PodStatus},
+    jiff::Timestamp,
+};
+use podplane_client::{DeleteParams, events::EventType};
+use tokio::sync::{Notify, watch};
+
+use super::{
+    admission::Verdict,
+    node::{Node, NodeError},
+    plan::{Step, is_host_network, plan},
+    runtime::rpc_error,
+    status,
+};
+use crate::cri::sandboxes::chain;
+
+/// While an address is about to be freed, or the network about to be ready, look again so often.
+const SOON: Duration = Duration::from_millis(200);
+/// After failures: from here, doubled up to [`MAX_BACKOFF`], which is Kubernetes' own pause between attempts at a sandbox.
+const MIN_BACKOFF: Duration = Duration::from_millis(250);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+
+/// Works for one pod, by UID.
+#[derive(Debug)]
+pub struct Worker {
+    node: Arc<Node>,
+    uid: String,
+    /// The pod as the API server has it; `None` when it is gone.
+    pod: watch::Receiver<Option<Arc<Pod>>>,
+    /// Something about its sandboxes changed.
+    woken: Arc<Notify>,
+    backoff: Duration,
+    /// The fault that the pod was last told of, so that it is told once.
+    told: Option<String>,
+}
+
+/// What to do when a look is over.
+enum Next {
+    /// Wait for a change.
+    Rest,
+    /// Look again, at the latest then.
+    Again(Duration),
+    /// The worker is done.
+    End,
+}
+
+impl Worker {
+    /// A worker for the pod `uid` on `node`.
+    pub fn new(
+        node: Arc<Node>,
+        uid: String,
+        pod: watch::Receiver<Option<Arc<Pod>>>,
+        woken: Arc<Notify>,
+    ) -> Self {
+        Self {
+            node,
+            uid,
+            pod,
+            woken,
+            backoff: MIN_BACKOFF,
+            told: None,
+        }
+    }
+
+    /// Works until there is neither pod nor sandbox; returns the UID.
+    pub async fn run(mut self) -> String {
+        loop {
+            let pod = self.pod.borrow_and_update().clone();
+            let next = match self.sync(pod).await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::debug!(node = self.node.name(), uid = self.uid, error = %chain(&error), "pod not in order; trying again");
+                    Next::Again(self.back_off())
+                }
+            };
+            let pause = match next {
+                Next::End => {
+                    self.node.settled(&self.uid).await;
+                    return self.uid;
+                }
+                Next::Rest => Duration::MAX,
+                Next::Again(pause) => pause,
+            };
+            // `watch` and `Notify` keep what happens between two waits, so losing a wait loses nothing.
+            tokio::select! {
+                changed = self.pod.changed() => if changed.is_err() {
+                    return self.uid; // The kubelet is ending.
+                },
+                () = self.woken.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    fn back_off(&mut self) -> Duration {
+        let pause = self.backoff;
+        self.backoff = (pause * 2).min(MAX_BACKOFF);
+        pause
+    }
+
+    /// Takes steps until there is nothing to do at once.
+    async fn sync(&mut self, pod: Option<Arc<Pod>>) -> Result<Next, NodeError> {
+        loop {
+            let listed = self.node.runtime.list_of(&self.uid).await;
+            let sandboxes = listed.map_err(NodeError::runtime("list the pod's sandboxes"))?;
+            match (plan(pod.as_deref(), &sandboxes), &pod) {
+                (Step::Forget, _) => return Ok(Next::End),
+                (Step::Remove(ids), _) => self.remove(&ids).await?,
+                (Step::Run, Some(running)) => {
+                    if let Some(next) = self.start(running).await? {
+                        return Ok(next);
+                    }
+                }
+                (Step::Report(id), Some(reported)) => {
+                    let ready = self.node.runtime.ready(&id).await;
+                    let ready =
+                        ready.map_err(NodeError::runtime("ask for the sandbox's status"))?;
+                    // Stopped since it was listed: look again.
+                    let Some(ready) = ready else { continue };
+                    let host = &self.node.machine.ips;
+                    let status = status::running(reported, &ready, host, Timestamp::now());
+                    self.write(reported, status).await?;
+                    self.backoff = MIN_BACKOFF;
+                    self.told = None;
+                    return Ok(Next::Rest);
+                }
+                (Step::Finish, Some(deleted)) => {
+                    self.node.settled(&self.uid).await;
+                    self.finish(deleted).await?;
+                    return Ok(Next::Rest);
+                }
+                (Step::Rest, _) => {
+                    self.node.settled(&self.uid).await;
+                    return Ok(Next::Rest);
+                }
+                // These are planned only for a pod that is there.
+                (Step::Run | Step::Report(_) | Step::Finish, None) => return Ok(Next::Rest),
+            }
+        }
+    }
+
+    async fn remove(&self, ids: &[String]) -> Result<(), NodeError> {
+        for id in ids {
+            let removed = self.node.runtime.remove(id).await;
+            removed.map_err(NodeError::runtime("remove a sandbox"))?;
+            tracing::debug!(
+                node = self.node.name(),
+                uid = self.uid,
+                sandbox = id,
+                "removed"
+            );
+        }
+        self.node.changed.notify_one();
+        Ok(())
+    }
+
+    /// Admits the pod and runs its sandbox; `None` to look at once.
+    async fn start(&mut self, pod: &Arc<Pod>) -> Result<Option<Next>, NodeError> {
+        let fault = self.node.network_fault.borrow().clone();
+        if let Some(fault) = fault.filter(|_| !is_host_network(pod)) {
+            let message = format!("network is not ready: {fault}");
+            self.tell_once(pod, "NetworkNotReady", message);
+            self.waiting(pod).await?;
+            return Ok(Some(Next::Again(SOON)));
+        }
+        match self.node.admit(pod).await? {
+            Verdict::Admit => {}
+            Verdict::Wait => return Ok(Some(Next::Again(SOON))),
+            Verdict::Reject(rejection) => {
+                let status = status::rejected(pod, rejection, Timestamp::now());
+                let message = status.message.clone().unwrap_or_default();
+                self.write(pod, status).await?;
+                let events = &self.node.events;
+                events.record(&**pod, EventType::Warning, "OutOfpodIPs", "", message);
+                self.node.changed.notify_one();
+                return Ok(Some(Next::Rest));
+            }
+        }
+        match self.node.runtime.run(pod).await {
+            Ok(id) => {
+                tracing::debug!(node = self.node.name(), pod = %pod.key(), sandbox = id, "sandbox is ready");
+                self.node.settled(&self.uid).await;
+                Ok(None)
+            }
+            Err(error) => {
+                let message = format!("Failed to create pod sandbox: {}", rpc_error(&error));
+                let events = &self.node.events;
+                events.record(
+                    &**pod,
+                    EventType::Warning,
+                    "FailedCreatePodSandBox",
+                    "",
+                    message,
+                );
+                tracing::info!(node = self.node.name(), pod = %pod.key(), %error, "sandbox not made; trying again");
+                self.waiting(pod).await?;
+                Ok(Some(Next::Again(self.back_off())))
+            }
+        }
+    }
+
+    fn tell_once(&mut self, pod: &Pod, reason: &'static str, message: String) {
+        if self.told.as_deref() != Some(&message) {
+            let events = &self.node.events;
+            events.record(pod, EventType::Warning, reason, "", message.clone());
+            self.told = Some(message);
+        }
+    }
+
+    /// Reports that the pod is being created.
+    async fn waiting(&self, pod: &Arc<Pod>) -> Result<(), NodeError> {
+        let status = status::creating(pod, &self.node.machine.ips, Timestamp::now());
+        self.write(pod, status).await
+    }
+
+    /// Writes the pod's status if it is not so already.
+    async fn write(&self, pod: &Pod, status: PodStatus) -> Result<(), NodeError> {
+        if pod.status.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        let pods = self.node.client.namespaced::<Pod>(pod.namespace());
+        let wanted = Pod {
+            status: Some(status),
+            ..pod.clone()
+        };
+        match pods.update_status(&wanted).await {
+            Ok(_) => Ok(()),
+            // It is gone, and the change that says so will wake us.
+            Err(error) if error.is_not_found() => Ok(()),
+            // A conflict among others: the pod that we looked at is old, the new one is on its way and wakes us.
+            Err(error) => Err(NodeError::api("write the pod's status")(error)),
+        }
+    }
+
+    /// Lets the API server forget a pod that has left this node; its address is free by now.
+    async fn finish(&self, pod: &Pod) -> Result<(), NodeError> {
+        let pods = self.node.client.namespaced::<Pod>(pod.namespace());
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            uid: Some(pod.uid().into()),
+            resource_version: None,
+        };
+        match pods.delete(pod.name(), &params).await {
+            // Gone, or another pod of that name: either way it is not there any more.
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(error) => Err(NodeError::api("delete the pod")(error)),
+            Ok(_) => Ok(()),
+        }
+    }
+}
