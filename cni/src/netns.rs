@@ -99,6 +99,7 @@ pub fn create_with(
         init().map_err(|error| failed("initialise", error))?;
         rustix::mount::mount_bind(OWN, path).map_err(|error| failed("mount", error.into()))
     });
+    let made = made.map_err(|error| failed("create", error)).flatten();
     if made.is_err() {
         // The mount is the last step, so there is only the file to take back.
         _ = fs::remove_file(path);
@@ -173,10 +174,14 @@ pub fn in_netns_fd<T: Send>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T + Send)
     on_own_thread(|| {
         rustix::thread::move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
         Ok(f())
-    })
+    })?
 }
 
-fn on_own_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    let joined = thread::scope(|scope| scope.spawn(f).join());
-    joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+fn on_own_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, f)?;
+        Ok(thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }

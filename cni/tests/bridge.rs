@@ -510,3 +510,129 @@ fn gc_and_status_reach_the_ipam_plugin() {
     assert_eq!(leases(&world), 0);
     runtime.status(&network).unwrap();
 }
+
+/// A fake IPAM plugin that notes its process id and hangs in ADD.
+fn hanging_ipam(world: &World) -> PathBuf {
+    let dir = world.path("bin");
+    std::fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(our_plugins().join("bridge"), dir.join("bridge")).unwrap();
+    let script =
+        "#!/bin/sh\nif [ $CNI_COMMAND = ADD ]; then echo $$ > $0.pid; exec sleep 600; fi\n";
+    std::fs::write(dir.join("host-local"), script).unwrap();
+    std::fs::set_permissions(
+        dir.join("host-local"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    dir
+}
+
+#[test]
+fn a_hanging_ipam_plugin_is_killed_with_the_bridge_that_waits_for_it() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let dir = hanging_ipam(&world);
+    let runtime = Runtime {
+        timeout: Duration::from_millis(700),
+        ..world.runtime(&[&dir])
+    };
+    let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
+    let message = runtime
+        .add(&network, &attachment("a", &world.netns("a")))
+        .unwrap_err()
+        .message();
+    assert!(
+        message.contains("bridge did not finish within 700ms and was killed"),
+        "{message}"
+    );
+    let pid = std::fs::read_to_string(dir.join("host-local.pid")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        if stat.is_empty() || stat.contains(") Z ") {
+            break;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "the IPAM plugin still runs: {stat}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(links(&runtime), Vec::<String>::new());
+}
+
+#[test]
+fn pods_that_come_and_go_at_once_leave_nothing() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let network = list(&config(&world, "1.0.0", &json!({}), &dual()));
+    let pods: Vec<_> = (0..24)
+        .map(|n| attachment(&format!("p{n}"), &world.netns(&format!("p{n}"))))
+        .collect();
+    let each =
+        |f: &(dyn Fn(&Attachment) -> Option<std::net::IpAddr> + Sync)| -> Vec<std::net::IpAddr> {
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = pods
+                    .chunks(3)
+                    .map(|pods| scope.spawn(move || pods.iter().filter_map(f).collect::<Vec<_>>()))
+                    .collect();
+                workers
+                    .into_iter()
+                    .flat_map(|worker| worker.join().unwrap())
+                    .collect()
+            })
+        };
+    let mut addresses = each(&|pod| Some(ip(&runtime.add(&network, pod).unwrap(), 0)));
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 24);
+    exchange(
+        pods[0].netns.as_deref().unwrap(),
+        node(&runtime),
+        "10.244.1.1".parse().unwrap(),
+    );
+    each(&|pod| {
+        runtime.del(&network, pod).unwrap();
+        None
+    });
+    assert_eq!(
+        (leases(&world), links(&runtime)),
+        (0, vec!["cni0".to_owned()])
+    );
+}
+
+#[test]
+fn a_bridge_killed_in_the_middle_leaves_nothing_that_del_does_not_clear() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
+    let a = world.netns("a");
+    let pod = attachment("a", &a);
+    let mut killed = 0;
+    for round in 0..40 {
+        // The runtime kills the plugin, and what it has started, wherever it is by then.
+        let hasty = Runtime {
+            timeout: Duration::from_micros(250 * round),
+            ..runtime.clone()
+        };
+        killed += u32::from(hasty.add(&network, &pod).is_err());
+        runtime.del(&network, &pod).unwrap();
+        assert_eq!(leases(&world), 0, "round {round}");
+        assert_eq!(Netlink::open_in(&a).unwrap().link("eth0").unwrap(), None);
+        assert!(
+            links(&runtime).iter().all(|name| name == "cni0"),
+            "{:?}",
+            links(&runtime)
+        );
+    }
+    assert!(killed > 0);
+}

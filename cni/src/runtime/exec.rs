@@ -49,7 +49,7 @@ pub fn find_plugin(name: &str, dirs: &[PathBuf]) -> Result<PathBuf, PluginError>
 /// Runs a plugin with `stdin` and with `env` on top of this process's environment, in the network
 /// namespace of the calling thread.
 ///
-/// The plugin leads a process group of its own; after `timeout` the whole group is killed.
+/// With a `timeout` the plugin leads a process group of its own, and the whole group is killed after it.
 ///
 /// # Errors
 /// [`PluginError`].
@@ -69,7 +69,11 @@ pub fn execute(
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    command.process_group(0);
+    if timeout.is_some() {
+        // What is to be killed as a whole is a group. Without a timeout (a plugin that runs its IPAM
+        // plugin) the child stays in the group that the caller's own runtime would kill.
+        command.process_group(0);
+    }
     let mut child = spawn(&mut command).map_err(failed)?;
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let finished = Conversation::new(&mut child, stdin).and_then(|mut talk| {
@@ -78,8 +82,12 @@ pub fn execute(
     });
     let killed = !matches!(finished, Ok((Ended::Exited, ..)));
     if killed {
-        // Not reaped yet, so the id cannot belong to anyone else; ESRCH means that all have ended.
-        _ = rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL);
+        // Not reaped yet, so the id cannot belong to anyone else; errors mean that all have ended.
+        let pid = Pid::from_child(&child);
+        _ = match timeout {
+            Some(_) => rustix::process::kill_process_group(pid, Signal::KILL),
+            None => rustix::process::kill_process(pid, Signal::KILL),
+        };
     }
     let status = child.wait().map_err(failed)?;
     let (ended, stdout, stderr) = finished.map_err(failed)?;
