@@ -143,10 +143,12 @@ fn a_directory_can_be_handed_back_and_forth_with_debians() {
     }
     let version = prop_oneof![Just("0.3.1"), Just("0.4.0"), Just("1.0.0")];
     let ops = proptest::collection::vec(op(), 1..40);
+    let defaults = ProptestConfig::default();
     let config = ProptestConfig {
-        cases: 40,
+        // Every step is two processes. PROPTEST_CASES asks for more.
+        cases: defaults.cases / 6,
         failure_persistence: None,
-        ..ProptestConfig::default()
+        ..defaults
     };
     proptest!(config, |(version in version, (ipam, wishes) in ipam(), ops in ops)| {
         stay_alike(version, &ipam, wishes, &ops)?;

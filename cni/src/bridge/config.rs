@@ -12,7 +12,6 @@ use crate::{
 // Read with folded keys, so the names here are lower case.
 #[derive(Deserialize)]
 #[serde(default)]
-#[expect(clippy::struct_excessive_bools, reason = "the reference's options")]
 struct Document {
     bridge: String,
     isgateway: bool,
@@ -81,7 +80,6 @@ struct Mac {
 
 /// What bridge is told.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "the reference's options")]
 pub(super) struct Config {
     pub(super) bridge: String,
     pub(super) is_gateway: bool,

@@ -40,6 +40,10 @@ pub struct Link {
     pub state: OperState,
     /// The bridge that it is a port of.
     pub controller: Option<u32>,
+    /// As a bridge port: whether frames may go back where they came from.
+    pub is_hairpin: bool,
+    /// As a bridge port: whether it talks to ports that are not isolated only.
+    pub is_isolated: bool,
     /// For a veth: the index of its peer, in the peer's namespace.
     pub peer: Option<u32>,
 }
@@ -49,6 +53,17 @@ impl Link {
     #[must_use]
     pub fn mac_text(&self) -> String {
         mac_text(&self.mac)
+    }
+
+    fn apply(&mut self, info: LinkInfo) {
+        match info {
+            LinkInfo::Kind(kind) => self.kind = kind.to_string(),
+            LinkInfo::PortData(InfoPortData::BridgePort(options)) => {
+                self.is_hairpin = options.contains(&InfoBridgePort::HairpinMode(true));
+                self.is_isolated = options.contains(&InfoBridgePort::Isolated(true));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -390,6 +405,8 @@ fn decode(message: RouteNetlinkMessage) -> Option<Link> {
         is_promiscuous: flags.contains(LinkFlags::Promisc),
         state: State::Unknown,
         controller: None,
+        is_hairpin: false,
+        is_isolated: false,
         peer: None,
     };
     for attribute in message.attributes {
@@ -402,13 +419,7 @@ fn decode(message: RouteNetlinkMessage) -> Option<Link> {
                 link.controller = Some(index).filter(|index| *index != 0)
             }
             LinkAttribute::Link(index) => link.peer = Some(index),
-            LinkAttribute::LinkInfo(info) => {
-                for item in info {
-                    if let LinkInfo::Kind(kind) = item {
-                        link.kind = kind.to_string();
-                    }
-                }
-            }
+            LinkAttribute::LinkInfo(info) => info.into_iter().for_each(|item| link.apply(item)),
             _ => {}
         }
     }

@@ -76,7 +76,7 @@ impl RuntimeError {
         match self {
             Self::Invalid(error)
             | Self::Plugin {
-                source: PluginError::Refused(error),
+                source: PluginError::Refused { error, .. },
                 ..
             } => Some(error),
             Self::Rollback { add, .. } => add.cni_error(),
@@ -103,8 +103,13 @@ fn join(errors: &[RuntimeError]) -> String {
 #[non_exhaustive]
 pub enum PluginError {
     /// The plugin's own error object.
-    #[error(transparent)]
-    Refused(CniError),
+    #[error("{error}")]
+    Refused {
+        /// As printed.
+        error: CniError,
+        /// What it said on standard error.
+        stderr: String,
+    },
     /// No such program.
     #[error("failed to find plugin \"{name}\" in path [{}]", Dirs(path))]
     NotFound {

@@ -131,7 +131,10 @@ fn failure(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> PluginError {
     }
     let parsed = json::parse_folded(stdout).and_then(serde_json::from_value::<CniError>);
     match parsed {
-        Ok(error) => PluginError::Refused(error),
+        Ok(error) => PluginError::Refused {
+            error,
+            stderr: String::from_utf8_lossy(stderr).into_owned(),
+        },
         Err(error) => PluginError::Unreadable {
             stdout: String::from_utf8_lossy(stdout).into_owned(),
             reason: json::go_error(&error),

@@ -369,9 +369,12 @@ impl Runtime {
             Some(path) => netns::in_netns(path, execute)?,
             None => execute(),
         };
-        let output = output.map_err(|error| failed(step, action, error))?;
-        if !output.stderr.is_empty() {
-            let stderr = String::from_utf8_lossy(&output.stderr);
+        let stderr = match &output {
+            Ok(output) => String::from_utf8_lossy(&output.stderr),
+            Err(PluginError::Refused { stderr, .. }) => stderr.as_str().into(),
+            Err(_) => "".into(), // Part of the error.
+        };
+        if !stderr.is_empty() {
             tracing::info!(
                 plugin = step.program,
                 command,
@@ -379,6 +382,7 @@ impl Runtime {
                 "plugin's log"
             );
         }
+        let output = output.map_err(|error| failed(step, action, error))?;
         Ok(output.stdout)
     }
 

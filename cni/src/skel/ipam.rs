@@ -67,7 +67,10 @@ impl<'a> Ipam<'a> {
                 _ = std::io::stderr().write_all(&output.stderr);
                 Ok(output.stdout)
             }
-            Err(PluginError::Refused(error)) => Err(error),
+            Err(PluginError::Refused { error, stderr }) => {
+                _ = std::io::stderr().write_all(stderr.as_bytes());
+                Err(error)
+            }
             Err(PluginError::Run { path, source }) => Err(CniError::internal(format!(
                 "failed to run {}: {source}",
                 path.display()

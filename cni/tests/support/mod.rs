@@ -74,7 +74,7 @@ impl World {
         self.dir.path().join(name)
     }
 
-    /// A new namespace, with `lo` up.
+    /// A new namespace.
     pub(crate) fn netns(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join("netns").join(name);
         netns::create(&path).unwrap();
