@@ -48,6 +48,12 @@ impl Global {
         self.data_dir.join("apiserver.address")
     }
 
+    /// Where `up` has the scheduler write its address; `None` where `--server` may mean another cluster.
+    pub(crate) fn scheduler_address_file(&self) -> Option<PathBuf> {
+        let is_here = self.server.is_none();
+        is_here.then(|| self.data_dir.join("scheduler.address"))
+    }
+
     /// The API server: `--server`, else the one of the cluster in the data directory.
     pub(crate) fn server(&self) -> anyhow::Result<Endpoint> {
         if let Some(server) = &self.server {
@@ -88,7 +94,11 @@ fn default_data_dir() -> anyhow::Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/podplane"));
     }
-    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(Path::new(".local/state"))))
         .map(|state| state.join("podplane"))
@@ -111,14 +121,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let global = global(dir.path());
         fs::write(global.address_file(), "127.0.0.1:7080\n").unwrap();
-        assert_eq!(global.server().unwrap().to_string(), "http://127.0.0.1:7080");
+        assert_eq!(
+            global.server().unwrap().to_string(),
+            "http://127.0.0.1:7080"
+        );
     }
 
     #[test]
     fn without_a_cluster_the_way_to_one_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let error = global(dir.path()).server().unwrap_err().to_string();
-        let want = format!("no cluster runs in {}: start one with `podplane up`", dir.path().display());
+        let want = format!(
+            "no cluster runs in {}: start one with `podplane up`",
+            dir.path().display()
+        );
         assert!(error.starts_with(&want), "{error}");
     }
 }

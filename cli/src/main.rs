@@ -5,6 +5,9 @@
 
 mod commands;
 mod global;
+mod kind;
+mod manifest;
+mod merge;
 mod output;
 mod report;
 
@@ -13,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    commands::completion,
+    commands::{apply, completion, create, delete, describe, get, run},
     global::{Global, GlobalArgs},
 };
 
@@ -36,6 +39,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    // Objects.
+    Get(get::Args),
+    Describe(describe::Args),
+    Apply(apply::Args),
+    Create(create::Args),
+    Delete(delete::Args),
+    Run(run::Args),
+
     Completion(completion::Args),
 }
 
@@ -47,6 +58,12 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Get(args) => get::run(args, global),
+        Command::Describe(args) => describe::run(args, global),
+        Command::Apply(args) => apply::run(args, global),
+        Command::Create(args) => create::run(args, global),
+        Command::Delete(args) => delete::run(args, global),
+        Command::Run(args) => run::run(args, global),
         Command::Completion(args) => completion::run(args, global),
     }
 }

@@ -80,23 +80,45 @@ mod tests {
     #[test]
     fn the_server_is_quoted_as_kubectl_does() {
         let error = ApiError::not_found("pods", "x").into();
-        assert_eq!(plain(&error), r#"Error from server (NotFound): pods "x" not found"#);
-        let error = ApiError::new(Reason::Invalid, r#"The Pod "x" is invalid: spec: Required value"#).into();
-        assert_eq!(plain(&error), r#"The Pod "x" is invalid: spec: Required value"#);
+        assert_eq!(
+            plain(&error),
+            r#"Error from server (NotFound): pods "x" not found"#
+        );
+        let error = ApiError::new(
+            Reason::Invalid,
+            r#"The Pod "x" is invalid: spec: Required value"#,
+        )
+        .into();
+        assert_eq!(
+            plain(&error),
+            r#"The Pod "x" is invalid: spec: Required value"#
+        );
     }
 
     #[test]
     fn causes_follow() {
         let error = std::io::Error::other("disk on fire");
         let error = Err::<(), _>(error).context("read x.yaml").unwrap_err();
-        assert_eq!(plain(&error), "error: read x.yaml\n  caused by: disk on fire");
+        assert_eq!(
+            plain(&error),
+            "error: read x.yaml\n  caused by: disk on fire"
+        );
     }
 
     #[test]
     fn exit_codes() {
         let code = |error: anyhow::Error| format!("{:?}", failure(&error));
-        assert_eq!(code(OutputClosed.into()), format!("{:?}", ExitCode::SUCCESS));
-        assert_eq!(code(UsageError("x".into()).into()), format!("{:?}", ExitCode::from(2)));
-        assert_eq!(code(anyhow::anyhow!("x")), format!("{:?}", ExitCode::from(1)));
+        assert_eq!(
+            code(OutputClosed.into()),
+            format!("{:?}", ExitCode::SUCCESS)
+        );
+        assert_eq!(
+            code(UsageError("x".into()).into()),
+            format!("{:?}", ExitCode::from(2))
+        );
+        assert_eq!(
+            code(anyhow::anyhow!("x")),
+            format!("{:?}", ExitCode::from(1))
+        );
     }
 }

@@ -1,3 +1,98 @@
 //! One module for each command: its `Args`, and `run`.
 
+pub(crate) mod apply;
 pub(crate) mod completion;
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod describe;
+pub(crate) mod get;
+pub(crate) mod run;
+pub(crate) mod wait;
+
+use std::{path::PathBuf, process::ExitCode, str::FromStr as _, time::Duration};
+
+use podplane_api::{Object, Scope};
+use podplane_client::{Api, Client};
+
+use crate::report;
+
+/// Which namespace a command is about.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NamespaceArgs {
+    /// The namespace
+    #[arg(
+        short,
+        long,
+        env = "PODPLANE_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "default"
+    )]
+    pub(crate) namespace: String,
+}
+
+/// Which manifests a command reads.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FileArgs {
+    /// A file, a directory of .yaml, .yml and .json files, or - for standard input. May be repeated
+    #[arg(short, long = "filename", value_name = "FILE", required = true)]
+    pub(crate) filename: Vec<PathBuf>,
+}
+
+/// How many requests of one command are under way at once. The server commits what arrives together in one write.
+const IN_FLIGHT: usize = 32;
+
+/// The objects of a kind: in `namespace`, or in all if it is `None` or the kind is cluster-scoped.
+fn api<K: Object>(client: &Client, namespace: Option<&str>) -> Api<K> {
+    match (K::SCOPE, namespace) {
+        (Scope::Namespaced, Some(namespace)) => client.namespaced(namespace),
+        (Scope::Namespaced, None) | (Scope::Cluster, _) => client.all(),
+    }
+}
+
+/// What became of several pieces of work that do not depend on each other.
+#[derive(Debug, Default)]
+struct Outcome {
+    failed: bool,
+}
+
+impl Outcome {
+    /// Takes the value; an error is printed, remembered, and does not end the others.
+    fn note<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.is::<report::OutputClosed>() => Err(error),
+            Err(error) => {
+                report::print(&error);
+                self.failed = true;
+                Ok(None)
+            }
+        }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        if self.failed {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// A time on the command line: `30s`, `1m30s`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = jiff::SignedDuration::from_str(text).map_err(|error| error.to_string())?;
+    Duration::try_from(parsed).map_err(|_| "it must not be negative".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_gos() {
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(duration("-1s").is_err());
+        assert!(duration("soon").is_err());
+    }
+}

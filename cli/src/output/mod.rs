@@ -1,13 +1,36 @@
 //! What commands print on standard output.
 
+pub(crate) mod age;
+pub(crate) mod node;
+pub(crate) mod pod;
+pub(crate) mod row;
+pub(crate) mod sheet;
+pub(crate) mod table;
+
 use std::{
     fmt,
     io::{self, Write as _},
 };
 
 use anyhow::Context as _;
+use clap::ValueEnum;
+use serde::Serialize as _;
+use serde_json::{Value, ser::PrettyFormatter};
 
 use crate::report::OutputClosed;
+
+/// The form of objects other than a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A table with more columns
+    Wide,
+    /// Kubernetes' YAML
+    Yaml,
+    /// Kubernetes' JSON
+    Json,
+    /// KIND/NAME
+    Name,
+}
 
 /// Prints a line.
 pub(crate) fn line(line: impl fmt::Display) -> anyhow::Result<()> {
@@ -19,10 +42,62 @@ pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     written(io::stdout().lock().write_all(bytes))
 }
 
+/// Prints JSON, indented as kubectl does.
+pub(crate) fn json(value: &Value) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    let indent = PrettyFormatter::with_indent(b"    ");
+    value.serialize(&mut serde_json::Serializer::with_formatter(
+        &mut text, indent,
+    ))?;
+    text.push(b'\n');
+    bytes(&text)
+}
+
+/// Prints one document of YAML.
+pub(crate) fn yaml(value: &Value) -> anyhow::Result<()> {
+    bytes(yaml_text(value)?.as_bytes())
+}
+
+/// YAML that a YAML 1.1 parser, such as kubectl's, reads back as the same value.
+fn yaml_text(value: &Value) -> anyhow::Result<String> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let mut text = serde_saphyr::to_string_with_options(value, options).context("write YAML")?;
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    Ok(text)
+}
+
 /// A reader that has gone away, as `head` does, ends the command in silence; all else is an error.
 fn written(result: io::Result<()>) -> anyhow::Result<()> {
     match result.and_then(|()| io::stdout().lock().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
         result => result.context("write to standard output"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn yaml_is_block_style_and_reads_back() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "labels": {}, "annotations": {
+                "yes": "on", "number": "1.10", "null": "null", "hex": "0x1f", "time": "2026-01-01T00:00:00Z", "octal": "017",
+                "colon": "a: b", "hash": "a #b", "empty": "", "json": "{\"a\":\"b\"}\n", "lines": "one\n  two\n", "sexagesimal": "12:30:45",
+                "long": "word ".repeat(60), "tab": "a\tb", "tilde": "~", "dash": "- a", "unicode": "é\u{0}\u{1b}"}},
+            "spec": {"containers": [{"name": "c", "args": ["-v", "true", "y"]}, {"name": "d"}], "priority": -1, "hostNetwork": true}});
+        let text = yaml_text(&pod).unwrap();
+        assert_eq!(
+            serde_saphyr::from_str::<Value>(&text).unwrap(),
+            pod,
+            "{text}"
+        );
+        let head = "apiVersion: v1\nkind: Pod\nmetadata:\n  annotations:\n";
+        assert!(text.starts_with(head), "{text}");
+        assert!(text.contains("spec:\n  containers:\n  - args:\n    - -v\n    - \"true\"\n    - \"y\"\n    name: c\n  - name: d\n"), "{text}");
     }
 }

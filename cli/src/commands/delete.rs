@@ -1,0 +1,232 @@
+//! `delete`: ends objects, and waits until they are gone.
+
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+
+use futures::{StreamExt as _, stream};
+use podplane_api::{Object, ObjectKey};
+use podplane_client::{Client, DeleteParams, ListParams};
+
+use super::{IN_FLIGHT, NamespaceArgs, Outcome, api, duration, wait};
+use crate::{
+    global::{Global, block_on},
+    kind::{Kind, Targets, What, with_kind},
+    manifest, output,
+    report::UsageError,
+};
+
+/// Delete objects by name, by label, or those of files
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane delete pod web-0 web-1\n  podplane delete pods -l app=web\n  podplane delete pods --all\n  podplane delete -f deploy/sample.yaml\n  podplane delete pod web-0 --grace-period 0 --force"
+)]
+pub(crate) struct Args {
+    /// A kind, such as pods, or an object, such as pod/web-0
+    #[arg(value_name = "KIND[/NAME]", required_unless_present = "filename")]
+    what: Option<What>,
+
+    /// Names of that kind
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    /// The objects of a file, of a directory, or of - for standard input. May be repeated
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["what", "names", "selector", "all"])]
+    filename: Vec<std::path::PathBuf>,
+
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+
+    /// Those with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
+    selector: Option<String>,
+
+    /// All of the kind in the namespace
+    #[arg(long, conflicts_with_all = ["names", "selector"])]
+    all: bool,
+
+    /// Seconds to end in. Default: what the object says
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
+    grace_period: Option<i64>,
+
+    /// With --grace-period 0: at once, without waiting for the node
+    #[arg(long)]
+    force: bool,
+
+    /// Do not fail for what is not there
+    #[arg(long)]
+    ignore_not_found: bool,
+
+    /// Return when the objects are gone
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    wait: bool,
+
+    /// How long to wait, as in 30s. Default: for ever
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<Duration>,
+}
+
+/// An object to be deleted.
+#[derive(Clone, Debug)]
+struct Victim {
+    kind: Kind,
+    key: ObjectKey,
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    block_on(async {
+        let args = args;
+        delete(&global.client()?, args).await
+    })
+}
+
+async fn delete(client: &Client, args: Args) -> anyhow::Result<ExitCode> {
+    let params = DeleteParams {
+        grace_period_seconds: if args.force {
+            Some(0)
+        } else {
+            args.grace_period
+        },
+        ..DeleteParams::default()
+    };
+    let victims = victims(client, &args).await?;
+    if victims.is_empty() {
+        anstream::eprintln!("No resources found");
+    }
+    let mut outcome = Outcome::default();
+    let mut going: Vec<(Victim, String)> = Vec::new();
+    let mut deletions = stream::iter(victims)
+        .map(|victim| async {
+            let deleted = delete_one(client, &victim, &params).await;
+            (victim, deleted)
+        })
+        .buffered(IN_FLIGHT);
+    while let Some((victim, deleted)) = deletions.next().await {
+        match deleted {
+            Err(error) if error.is_not_found() && args.ignore_not_found => {}
+            deleted => {
+                if let Some(uid) = outcome.note(deleted.map_err(Into::into))? {
+                    let how = if args.force {
+                        "force deleted"
+                    } else {
+                        "deleted"
+                    };
+                    output::line(format_args!(
+                        "{} \"{}\" {how}",
+                        victim.kind, victim.key.name
+                    ))?;
+                    going.push((victim, uid));
+                }
+            }
+        }
+    }
+    if args.wait && !args.force {
+        wait_until_gone(client, going, args.timeout).await?;
+    }
+    Ok(outcome.exit_code())
+}
+
+async fn victims(client: &Client, args: &Args) -> anyhow::Result<Vec<Victim>> {
+    let namespace = args.namespace.namespace.as_str();
+    let victim = |kind: Kind, namespace: &str, name: &str| Victim {
+        kind,
+        key: ObjectKey::new(if kind.is_namespaced() { namespace } else { "" }, name),
+    };
+    let Some(what) = args.what.clone() else {
+        let manifests = manifest::read(&args.filename)?;
+        let each = manifests.iter().map(|manifest| {
+            victim(
+                manifest.kind,
+                manifest.namespace(namespace),
+                manifest.name(),
+            )
+        });
+        return Ok(each.collect());
+    };
+    match Targets::new(what, &args.names)? {
+        Targets::Named(named) => Ok(named
+            .iter()
+            .map(|(kind, name)| victim(*kind, namespace, name))
+            .collect()),
+        Targets::All(_) if args.selector.is_none() && !args.all => {
+            Err(UsageError("say which: names, -l SELECTOR, or --all".into()).into())
+        }
+        Targets::All(kind) => with_kind!(kind, K => {
+            let params = ListParams {
+                label_selector: args.selector.clone().unwrap_or_default(),
+                ..ListParams::default()
+            };
+            let list = api::<K>(client, Some(namespace)).list(&params).await?;
+            Ok(list.items.iter().map(|object| victim(kind, namespace, object.name())).collect())
+        }),
+    }
+}
+
+/// Returns the UID of the object, by which its end can be told from a new object of its name.
+async fn delete_one(
+    client: &Client,
+    victim: &Victim,
+    params: &DeleteParams,
+) -> Result<String, podplane_client::ApiError> {
+    let ObjectKey { namespace, name } = &victim.key;
+    with_kind!(victim.kind, K => {
+        let last = api::<K>(client, Some(namespace)).delete(name, params).await?;
+        Ok(last.uid().to_owned())
+    })
+}
+
+async fn wait_until_gone(
+    client: &Client,
+    going: Vec<(Victim, String)>,
+    timeout: Option<Duration>,
+) -> anyhow::Result<()> {
+    let mut groups: Vec<(Kind, String, BTreeMap<ObjectKey, String>)> = Vec::new();
+    for (Victim { kind, key }, uid) in going {
+        let group = groups
+            .iter()
+            .position(|(of, namespace, _)| *of == kind && *namespace == key.namespace);
+        match group {
+            Some(group) => groups[group].2.extend([(key, uid)]),
+            None => groups.push((kind, key.namespace.clone(), BTreeMap::from([(key, uid)]))),
+        }
+    }
+    let deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
+    for (kind, namespace, uids) in groups {
+        let left = deadline.map(|deadline| deadline.duration_since(tokio::time::Instant::now()));
+        with_kind!(kind, K => until_gone::<K>(client, &namespace, uids, left).await?);
+    }
+    Ok(())
+}
+
+async fn until_gone<K: Object>(
+    client: &Client,
+    namespace: &str,
+    uids: BTreeMap<ObjectKey, String>,
+    timeout: Option<Duration>,
+) -> anyhow::Result<()> {
+    let field_selector = match uids.first_key_value() {
+        Some((key, _)) if uids.len() == 1 => format!("metadata.name={}", key.name),
+        _ => String::new(),
+    };
+    let params = ListParams {
+        field_selector,
+        ..ListParams::default()
+    };
+    let mut left = uids;
+    let gone = wait::until(
+        api::<K>(client, Some(namespace)),
+        params,
+        timeout,
+        |cache| {
+            left.retain(|key, uid| cache.get(key).is_some_and(|object| object.uid() == uid));
+            left.is_empty().then_some(())
+        },
+    );
+    let gone = gone.await;
+    let names: Vec<_> = left.keys().map(|key| key.name.as_str()).collect();
+    anyhow::ensure!(
+        gone.is_some(),
+        "timed out waiting for the end of {} {}",
+        K::PLURAL,
+        names.join(", ")
+    );
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! `describe`: all about a node or a pod on one sheet.
+
+mod node;
+mod pod;
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use jiff::Timestamp;
+use podplane_api::{Object, core::Event, meta::Time};
+use podplane_client::{Client, ListParams};
+
+use super::{NamespaceArgs, Outcome, api};
+use crate::{
+    global::{Global, block_on},
+    kind::{Kind, Targets, What},
+    output::{
+        self,
+        row::{self, Row as _},
+        sheet::Sheet,
+    },
+    report::UsageError,
+};
+
+/// Show all about nodes or pods, with their events
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane describe node node-0\n  podplane describe pod web-0\n  podplane describe pods"
+)]
+pub(crate) struct Args {
+    /// pod, node, or an object of these such as pod/web-0
+    #[arg(value_name = "KIND[/NAME]")]
+    what: What,
+
+    /// Names; none: all
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let targets = Targets::new(args.what, &args.names)?;
+    let namespace = args.namespace.namespace;
+    block_on(async {
+        let client = global.client()?;
+        let mut outcome = Outcome::default();
+        let mut gap = "";
+        for (kind, name) in names(&client, &namespace, targets).await? {
+            let sheet = match kind {
+                Kind::Node => node::sheet(&client, &name).await,
+                Kind::Pod => pod::sheet(&client, global, &namespace, &name).await,
+                Kind::Event | Kind::Lease | Kind::Namespace => Err(not_described(kind).into()),
+            };
+            if let Some(sheet) = outcome.note(sheet)? {
+                output::line(format_args!("{gap}{sheet}"))?;
+                gap = "\n";
+            }
+        }
+        Ok(outcome.exit_code())
+    })
+}
+
+async fn names(
+    client: &Client,
+    namespace: &str,
+    targets: Targets,
+) -> anyhow::Result<Vec<(Kind, String)>> {
+    let kind = match targets {
+        Targets::Named(named) => match named
+            .iter()
+            .find(|(kind, _)| !matches!(kind, Kind::Node | Kind::Pod))
+        {
+            Some((kind, _)) => return Err(not_described(*kind).into()),
+            None => return Ok(named),
+        },
+        Targets::All(kind) => kind,
+    };
+    let all = ListParams::default();
+    let names: Vec<_> = match kind {
+        Kind::Node => api::<podplane_api::core::Node>(client, None)
+            .list(&all)
+            .await?
+            .items
+            .iter()
+            .map(|node| node.name().into())
+            .collect(),
+        Kind::Pod => api::<podplane_api::core::Pod>(client, Some(namespace))
+            .list(&all)
+            .await?
+            .items
+            .iter()
+            .map(|pod| pod.name().into())
+            .collect(),
+        Kind::Event | Kind::Lease | Kind::Namespace => return Err(not_described(kind).into()),
+    };
+    Ok(names.into_iter().map(|name| (kind, name)).collect())
+}
+
+fn not_described(kind: Kind) -> UsageError {
+    UsageError(format!(
+        "describe knows nodes and pods: for a {kind} use `podplane get {kind} NAME -o yaml`"
+    ))
+}
+
+/// The events about an object, oldest first. Some reporters give a node's name as its UID, as the kubelet of Kubernetes does.
+async fn events<K: Object>(client: &Client, object: &K) -> anyhow::Result<Vec<Event>> {
+    let params = ListParams {
+        field_selector: format!(
+            "involvedObject.kind={},involvedObject.name={}",
+            K::KIND,
+            object.name()
+        ),
+        ..ListParams::default()
+    };
+    let namespace = Some(object.namespace()).filter(|namespace| !namespace.is_empty());
+    let mut events = api::<Event>(client, namespace).list(&params).await?.items;
+    events.retain(|event| match event.involved_object.uid.as_deref() {
+        None | Some("") => true,
+        Some(uid) => uid == object.uid() || uid == object.name(),
+    });
+    Event::sort(&mut events);
+    Ok(events)
+}
+
+fn events_table(sheet: &mut Sheet, events: &[Event], now: Timestamp) {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let rows = events.iter().map(|event| {
+        vec![
+            text(&event.type_),
+            text(&event.reason),
+            row::event_age(event, now),
+            row::event_source(event),
+            text(&event.message).trim().into(),
+        ]
+    });
+    sheet.table(
+        "Events",
+        &["Type", "Reason", "Age", "From", "Message"],
+        rows.collect(),
+    );
+}
+
+/// `key=value`, in order.
+fn pairs(map: Option<&BTreeMap<String, String>>, separator: &str) -> Vec<String> {
+    let pairs = map.into_iter().flatten();
+    pairs
+        .map(|(key, value)| format!("{key}{separator}{value}"))
+        .collect()
+}
+
+/// The annotations that tell something; what `apply` keeps there is the manifest once more.
+fn annotations<K: Object>(object: &K) -> Vec<String> {
+    let told = object.metadata().annotations.iter().flatten();
+    told.filter(|(key, _)| *key != super::apply::LAST_APPLIED)
+        .map(|(key, value)| format!("{key}: {value}"))
+        .collect()
+}
+
+fn time(time: Option<&Time>) -> String {
+    time.map_or_else(|| row::NONE.into(), |Time(time)| time.to_string())
+}

@@ -1,0 +1,234 @@
+//! `run`: makes pods without a file.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use indicatif::{ProgressBar, ProgressStyle};
+use podplane_api::{
+    Object as _, ObjectKey,
+    core::{Container, Pod, PodSpec},
+    meta::ObjectMeta,
+};
+use podplane_client::{Api, Cache, ListParams};
+
+use super::{IN_FLIGHT, NamespaceArgs, Outcome, duration, wait};
+use crate::{
+    global::{Global, block_on},
+    output::{self, pod},
+};
+
+/// Make pods: NAME, or with --replicas NAME-0, NAME-1, …
+///
+/// A pod gets a sandbox with its own network namespace and address. No container runs in it.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane run web --replicas 6 --wait\n  podplane run probe --host-network --node node-0\n  podplane run db -l app=db,tier=back"
+)]
+pub(crate) struct Args {
+    /// The pod's name, or with --replicas what their names begin with
+    name: String,
+
+    /// How many
+    #[arg(long, value_name = "N")]
+    replicas: Option<u32>,
+
+    /// In the node's own network: takes no pod IP
+    #[arg(long)]
+    host_network: bool,
+
+    /// On this node, past the scheduler (spec.nodeName). Default: where the scheduler puts it
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+
+    /// What the container would run
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        default_value = "registry.k8s.io/pause:3.10"
+    )]
+    image: String,
+
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+
+    /// Labels: KEY=VALUE, separated by commas. Default: run=NAME
+    #[arg(short, long, value_name = "LABELS", value_delimiter = ',', value_parser = label)]
+    labels: Vec<(String, String)>,
+
+    /// Return when the pods run, else fail
+    #[arg(long)]
+    wait: bool,
+
+    /// How long to wait, as in 30s
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s", requires = "wait")]
+    timeout: Duration,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .filter(|(key, _)| !key.is_empty())
+        .map(|(key, value)| (key.into(), value.into()))
+        .ok_or_else(|| "want KEY=VALUE".into())
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    block_on(async {
+        let api = global
+            .client()?
+            .namespaced::<Pod>(args.namespace.namespace.as_str());
+        let mut outcome = Outcome::default();
+        let mut created = BTreeSet::new();
+        let pods = pods(&args);
+        let mut creations = stream::iter(&pods)
+            .map(|pod| api.create(pod))
+            .buffered(IN_FLIGHT);
+        while let Some(result) = creations.next().await {
+            if let Some(pod) = outcome.note(result.map_err(Into::into))? {
+                output::line(format_args!("pod/{} created", pod.name()))?;
+                created.insert(pod.key());
+            }
+        }
+        if args.wait {
+            wait_until_running(api.clone(), &created, args.timeout).await?;
+        }
+        Ok(outcome.exit_code())
+    })
+}
+
+fn pods(args: &Args) -> Vec<Pod> {
+    let names: Vec<_> = match args.replicas {
+        None => vec![args.name.clone()],
+        Some(replicas) => (0..replicas)
+            .map(|number| format!("{}-{number}", args.name))
+            .collect(),
+    };
+    let labels: BTreeMap<_, _> = if args.labels.is_empty() {
+        BTreeMap::from([("run".into(), args.name.clone())])
+    } else {
+        args.labels.iter().cloned().collect()
+    };
+    let container = Container {
+        name: args.name.clone(),
+        image: Some(args.image.clone()),
+        ..Container::default()
+    };
+    let pod = |name| Pod {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(args.namespace.namespace.clone()),
+            labels: Some(labels.clone()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            containers: vec![container.clone()],
+            host_network: args.host_network.then_some(true),
+            node_name: args.node.clone(),
+            ..PodSpec::default()
+        }),
+        status: None,
+    };
+    names.into_iter().map(pod).collect()
+}
+
+/// Returns when all run; fails when one cannot any more, or the time is over.
+async fn wait_until_running(
+    api: Api<Pod>,
+    pods: &BTreeSet<ObjectKey>,
+    timeout: Duration,
+) -> anyhow::Result<()> {
+    let total = u64::try_from(pods.len()).unwrap_or(u64::MAX);
+    // Draws nothing unless standard error is a terminal.
+    let progress = ProgressBar::new(total).with_style(ProgressStyle::with_template(
+        "{pos}/{len} pods run, after {elapsed}",
+    )?);
+    let mut waiting = Vec::new();
+    let ended = wait::until(api, ListParams::default(), Some(timeout), |cache| {
+        let failed;
+        (waiting, failed) = not_running(cache, pods);
+        progress
+            .set_position(total.saturating_sub(u64::try_from(waiting.len()).unwrap_or(u64::MAX)));
+        (failed || waiting.is_empty()).then_some(())
+    });
+    let ended = ended.await;
+    progress.finish_and_clear();
+    match ended {
+        Some(()) => anyhow::ensure!(
+            waiting.is_empty(),
+            "not all pods can run: {}",
+            waiting.join(", ")
+        ),
+        None => anyhow::bail!("timed out waiting for pods to run: {}", waiting.join(", ")),
+    }
+    Ok(())
+}
+
+/// The pods that do not run yet, with what they are instead, and whether one of them never will.
+fn not_running(cache: &Cache<Pod>, pods: &BTreeSet<ObjectKey>) -> (Vec<String>, bool) {
+    let mut failed = false;
+    let mut waiting = Vec::new();
+    for key in pods {
+        let Some(pod) = cache.get(key) else {
+            failed = true;
+            waiting.push(format!("{} (deleted)", key.name));
+            continue;
+        };
+        let status = pod.status.as_ref();
+        let is_ready = status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten())
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let phase = status.and_then(|status| status.phase.as_deref());
+        if phase != Some("Running") || !is_ready {
+            failed |= matches!(phase, Some("Failed" | "Succeeded"));
+            waiting.push(format!("{} ({})", key.name, pod::shown_status(&pod)));
+        }
+    }
+    (waiting, failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn made(line: &str) -> Vec<serde_json::Value> {
+        let args = Line::parse_from(line.split(' ')).args;
+        pods(&args)
+            .iter()
+            .map(|pod| serde_json::to_value(pod).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn one_pod_has_the_name_itself() {
+        let want = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web", "namespace": "default", "labels": {"run": "web"}},
+            "spec": {"containers": [{"name": "web", "image": "registry.k8s.io/pause:3.10"}]}});
+        assert_eq!(made("run web"), [want]);
+    }
+
+    #[test]
+    fn replicas_are_numbered() {
+        let pods =
+            made("run web --replicas 2 --host-network --node node-1 -n kube-system -l a=1,b=");
+        let names: Vec<_> = pods.iter().map(|pod| &pod["metadata"]["name"]).collect();
+        assert_eq!(names, ["web-0", "web-1"]);
+        assert_eq!(pods[1]["metadata"]["labels"], json!({"a": "1", "b": ""}));
+        assert_eq!(pods[1]["metadata"]["namespace"], "kube-system");
+        assert_eq!(pods[1]["spec"]["hostNetwork"], true);
+        assert_eq!(pods[1]["spec"]["nodeName"], "node-1");
+        assert!(Line::try_parse_from(["run", "web", "-l", "novalue"]).is_err());
+    }
+}

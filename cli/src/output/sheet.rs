@@ -1,0 +1,166 @@
+//! The sheets of `describe`: keys and values, aligned, with sections and tables in them.
+
+use std::fmt;
+
+use super::{row::NONE, table::Table};
+
+/// A sheet in the making.
+#[derive(Debug, Default)]
+pub(crate) struct Sheet {
+    indent: usize,
+    lines: Vec<Line>,
+}
+
+#[derive(Debug)]
+enum Line {
+    Field {
+        indent: usize,
+        key: String,
+        values: Vec<String>,
+    },
+    Text {
+        indent: usize,
+        text: String,
+    },
+}
+
+impl Sheet {
+    /// `Key:  value`
+    pub(crate) fn field(&mut self, key: &str, value: impl Into<String>) {
+        self.fields(key, [value.into()]);
+    }
+
+    /// The key once, the values below each other; `<none>` for no values.
+    pub(crate) fn fields(&mut self, key: &str, values: impl IntoIterator<Item = String>) {
+        let mut values: Vec<_> = values.into_iter().map(|value| visible(&value)).collect();
+        if values.is_empty() {
+            values.push(NONE.into());
+        }
+        self.lines.push(Line::Field {
+            indent: self.indent,
+            key: key.into(),
+            values,
+        });
+    }
+
+    /// A heading and, further in, what `fill` writes; `<none>` beside the heading if that is nothing.
+    pub(crate) fn section(&mut self, key: &str, fill: impl FnOnce(&mut Self)) {
+        let heading = self.lines.len();
+        self.text(&format!("{key}:"));
+        self.indent += 1;
+        fill(self);
+        self.indent -= 1;
+        if self.lines.len() == heading + 1 {
+            self.lines.pop();
+            self.fields(key, []);
+        }
+    }
+
+    /// A section with a table; `<none>` beside the heading if there are no rows.
+    pub(crate) fn table(&mut self, key: &str, columns: &[&'static str], rows: Vec<Vec<String>>) {
+        self.section(key, |sheet| {
+            if !rows.is_empty() {
+                let text = Table::new(columns.to_vec()).rows(rows);
+                text.lines().for_each(|line| sheet.text(line));
+            }
+        });
+    }
+
+    fn text(&mut self, text: &str) {
+        self.lines.push(Line::Text {
+            indent: self.indent,
+            text: text.into(),
+        });
+    }
+
+    /// The column in which the values of this indentation begin, so that the whole sheet is aligned.
+    fn value_column(&self, indent: usize) -> usize {
+        let keys = self.lines.iter().filter_map(|line| match line {
+            Line::Field {
+                indent: of, key, ..
+            } if *of == indent => Some(key.chars().count()),
+            Line::Field { .. } | Line::Text { .. } => None,
+        });
+        // The colon, and two spaces.
+        keys.max().unwrap_or_default() + 3
+    }
+}
+
+/// What a server says must not drive the terminal.
+fn visible(text: &str) -> String {
+    let each = text.trim_end().chars().map(|c| match c {
+        '\n' => " ".to_owned(),
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    });
+    each.collect()
+}
+
+impl fmt::Display for Sheet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut newline = "";
+        for line in &self.lines {
+            match line {
+                Line::Text { indent, text } => {
+                    write!(f, "{newline}{}{text}", "  ".repeat(*indent))?
+                }
+                Line::Field {
+                    indent,
+                    key,
+                    values,
+                } => {
+                    let width = self.value_column(*indent);
+                    let mut label = format!("{key}:");
+                    for value in values {
+                        let line = format!("{}{label:width$}{value}", "  ".repeat(*indent));
+                        write!(f, "{newline}{}", line.trim_end())?;
+                        label.clear();
+                        newline = "\n";
+                    }
+                }
+            }
+            newline = "\n";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_aligned_at_each_depth() {
+        let mut sheet = Sheet::default();
+        sheet.field("Name", "web-0");
+        sheet.fields("Labels", ["a=1".into(), "b=2".into()]);
+        sheet.fields("Annotations", []);
+        sheet.section("Containers", |sheet| {
+            sheet.section("c", |sheet| {
+                sheet.field("Image", "i");
+                sheet.field("Ready", "True");
+            });
+        });
+        sheet.table(
+            "Events",
+            &["Type", "Reason"],
+            vec![vec!["Normal".into(), "Scheduled".into()]],
+        );
+        sheet.table("None", &["Type"], Vec::new());
+        assert_eq!(
+            sheet.to_string(),
+            "Name:         web-0\n\
+             Labels:       a=1\n\
+             \u{20}             b=2\n\
+             Annotations:  <none>\n\
+             Containers:\n\
+             \u{20} c:\n\
+             \u{20}   Image:  i\n\
+             \u{20}   Ready:  True\n\
+             Events:\n\
+             \u{20} Type     Reason\n\
+             \u{20} Normal   Scheduled\n\
+             None:         <none>"
+        );
+    }
+}
