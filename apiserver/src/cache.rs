@@ -8,8 +8,6 @@
 mod feed;
 mod kind;
 mod query;
-#[cfg(test)]
-mod tests;
 mod watcher;
 
 use podplane_proto::error::{ApiError, Reason};

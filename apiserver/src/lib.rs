@@ -17,6 +17,8 @@ mod server;
 mod service;
 mod storage;
 mod strategy;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 pub use config::{Config, StoreKind};

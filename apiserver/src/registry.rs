@@ -7,8 +7,6 @@ mod create;
 mod delete;
 mod list;
 mod narrow;
-#[cfg(test)]
-mod tests;
 mod update;
 
 pub(crate) use delete::DeleteOptions;

@@ -1,0 +1,150 @@
+//! The whole server in this process, through the client that everyone uses.
+
+mod durability;
+mod lifecycle;
+mod pods_and_nodes;
+mod races;
+mod reads;
+mod watches;
+mod writes;
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use podplane_api::{
+    Object,
+    core::{Namespace, Node, Pod},
+};
+use podplane_client::{ApiError, Client, DeleteParams, Endpoint, WatchEvent};
+use podplane_store::{MemStore, Store};
+use podplane_telemetry::server::{Listen, Listener};
+use serde_json::{Value, json};
+use tokio::{sync::oneshot, task::JoinSet, time};
+use tokio_util::sync::CancellationToken;
+
+use crate::server;
+
+/// How long anything here may take before the test has failed.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct TestServer {
+    client: Client,
+    stop: CancellationToken,
+    running: JoinSet<Result<(), server::Error>>,
+}
+
+impl TestServer {
+    async fn start() -> Self {
+        Self::with(MemStore::new()).await
+    }
+
+    async fn with(store: impl Store) -> Self {
+        let listen: Listen = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(&listen).await.unwrap();
+        let endpoint: Endpoint = listener.address().to_string().parse().unwrap();
+        let (serving, ready) = oneshot::channel();
+        let stop = CancellationToken::new();
+        let mut running = JoinSet::new();
+        running.spawn(server::serve(
+            store,
+            listener,
+            |_| {
+                serving.send(()).unwrap();
+                Ok(())
+            },
+            stop.clone(),
+        ));
+        tokio::select! {
+            ready = ready => ready.unwrap(),
+            ended = running.join_next() => panic!("ended: {ended:?}"),
+        }
+        Self {
+            client: Client::connect(&endpoint).unwrap(),
+            stop,
+            running,
+        }
+    }
+
+    /// Stops it and waits for its end.
+    async fn stop(mut self) {
+        self.stop.cancel();
+        drop(self.client);
+        let ended = within(self.running.join_next()).await.unwrap();
+        ended.unwrap().unwrap();
+    }
+
+    fn pods(&self) -> podplane_client::Api<Pod> {
+        self.client.namespaced("default")
+    }
+
+    fn nodes(&self) -> podplane_client::Api<Node> {
+        self.client.all()
+    }
+
+    fn namespaces(&self) -> podplane_client::Api<Namespace> {
+        self.client.all()
+    }
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    time::timeout(DEADLINE, future)
+        .await
+        .expect("happens before the deadline")
+}
+
+fn object<K: Object>(json: Value) -> K {
+    serde_json::from_value(json).unwrap()
+}
+
+fn pod(name: &str) -> Pod {
+    pod_with(json!({"metadata": {"name": name, "namespace": "default"}}))
+}
+
+/// A pod with a container, and what is given beside.
+fn pod_with(mut json: Value) -> Pod {
+    json["metadata"]["namespace"] = json["metadata"]["namespace"]
+        .as_str()
+        .unwrap_or("default")
+        .into();
+    if json["spec"]["containers"].is_null() {
+        json["spec"]["containers"] = json!([{"name": "c", "image": "i"}]);
+    }
+    object(json)
+}
+
+fn node(name: &str) -> Node {
+    object(json!({"metadata": {"name": name}}))
+}
+
+fn at_once() -> DeleteParams {
+    DeleteParams {
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    }
+}
+
+/// The next event that is no bookmark.
+async fn next<K: Object>(
+    events: &mut (impl Stream<Item = Result<WatchEvent<K>, ApiError>> + Unpin),
+) -> WatchEvent<K> {
+    loop {
+        match within(events.next())
+            .await
+            .expect("the watch goes on")
+            .unwrap()
+        {
+            WatchEvent::Bookmark(_) => {}
+            event => return event,
+        }
+    }
+}
+
+/// What happened to which object.
+fn told<K: Object>(event: &WatchEvent<K>) -> String {
+    match event {
+        WatchEvent::Added(object) => format!("added {}", object.name()),
+        WatchEvent::Modified(object) => format!("modified {}", object.name()),
+        WatchEvent::Deleted(object) => format!("deleted {}", object.name()),
+        WatchEvent::Bookmark(_) => "bookmark".into(),
+    }
+}
