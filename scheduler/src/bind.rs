@@ -27,7 +27,8 @@ pub enum Outcome {
 /// Binds the pod as it was when the node was chosen. If it has changed since, the choice may be wrong and nothing is bound.
 ///
 /// Any failure is followed by a look at the pod, so that the answer is what is, and not what the connection made of it.
-/// That look is repeated until it succeeds: while the API server is away, so is everybody who could need the address that is reserved meanwhile.
+/// That look is repeated until it is answered: while the API server is away, nobody else can be given the address that
+/// stays reserved meanwhile.
 pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> Outcome {
     let binding = Binding {
         name: pod.key.name.clone(),

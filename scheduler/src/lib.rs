@@ -3,9 +3,9 @@
 //! It never binds a pod to a node that has no free address for it (unless told to, [`IpPolicy::Off`]), never binds a pod
 //! twice, and keeps nothing that a successor could not read from the API server.
 //!
-//! Everything that decides is pure: [`scheduler::Scheduler`] is told what happened and when, and answers what to do; the decision
-//! itself is [`plan::plan`]. What acts on it is around that: [`driver`] feeds it and binds, [`report`] tells people, [`service`] answers
-//! questions. Start reading at [`scheduler`].
+//! Everything that decides is pure: [`scheduler::Scheduler`] is told what happened and when, and answers what to do; the
+//! decision itself is [`plan::plan`]. What acts on it is around that: [`driver`] feeds it and binds, [`report`] tells people,
+//! [`service`] answers questions. Start reading at [`scheduler`].
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The pods that wait for a node.
 //!
-//! A pod is *active* (ready to be tried), *backing off* (tried in vain not long ago), *unschedulable* (tried in vain, and nothing has changed since that
-//! could help) or *in flight* (taken by the scheduler, which has yet to say how it went). Active pods are taken by priority, then by how long they
-//! have waited.
+//! A pod is *active* (ready to be tried), *backing off* (tried in vain not long ago), *unschedulable* (tried in vain, and
+//! nothing has changed since that could help) or *in flight* (taken by the scheduler, which has yet to say how it went).
+//! Active pods are taken by priority, then by how long they have waited.
 //!
 //! Time is an argument: how long it is since some fixed moment. Whoever owns the queue decides about a pod before it
 //! tells the queue of the next event, so no event can pass by a pod that is being looked at.

@@ -87,9 +87,9 @@ impl Scheduler {
             self.queue.remove(&pod.uid);
             let freed = self.cache.confirm(pod, &node);
             self.notify_freed(freed, now);
-        } else if pod.is_schedulable() || self.cache.placing(&pod.uid).is_some() {
-            // A pod that has a place is in flight, and this is news from before we decided: kept, for should the binding
-            // fail, the next try must know the latest.
+        } else if pod.is_schedulable() {
+            // Of a pod in flight this is news from before we decided. It changes nothing now, but should the binding fail, the
+            // next try must know the latest.
             self.queue.upsert(pod, now);
         } else {
             self.queue.remove(&pod.uid);
@@ -153,10 +153,7 @@ impl Scheduler {
     /// That it was bound needs no telling: it stays in flight until the watch says so.
     pub fn bind_failed(&mut self, uid: &PodUid, message: String, now: Duration) {
         let freed = self.cache.forget(uid);
-        match self.queue.get(uid) {
-            Some(waiting) if waiting.pod.is_schedulable() => self.queue.fail(uid, message, now),
-            Some(_) | None => self.queue.remove(uid),
-        }
+        self.queue.fail(uid, message, now);
         self.notify_freed(freed, now);
     }
 

@@ -194,7 +194,8 @@ proptest! {
             let listed: Vec<_> = snapshot.nodes().iter().map(|node| node.name.clone()).collect();
             prop_assert_eq!(listed, nodes.iter().copied().map(node_name).collect::<Vec<_>>());
             for node in snapshot.nodes() {
-                let here: Vec<_> = pods.iter().filter(|(_, (n, _))| node_name(*n) == node.name).map(|(p, _)| pod(*p).info()).collect();
+                let here = pods.iter().filter(|(_, (n, _))| node_name(*n) == node.name);
+                let here: Vec<_> = here.map(|(p, _)| pod(*p).info()).collect();
                 let mut requested = Resources::default();
                 here.iter().for_each(|pod| requested += &pod.requests);
                 prop_assert_eq!(node.pods.len(), here.len());

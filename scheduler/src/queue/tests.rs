@@ -258,14 +258,18 @@ proptest! {
                     }
                 }
             }
-            let indexed = queue.active.len() + queue.backing_off.len() + queue.backing_off_error.len() + queue.unschedulable.len();
+            let backing_off = queue.backing_off.len() + queue.backing_off_error.len();
+            let indexed = queue.active.len() + backing_off + queue.unschedulable.len();
             let out = model.values().filter(|row| row.0 == Model::Out).count();
             prop_assert_eq!(indexed + out, model.len(), "each pod is in one place");
             for (name, row) in &model {
                 let place = queue.get(&uid(name)).unwrap().place;
                 let agree = match (row.0, place) {
-                    (Model::Ready, Place::Active) | (Model::Out, Place::InFlight) | (Model::Parked(..), Place::Unschedulable) => true,
-                    (Model::Soon(want), Place::BackingOff(until)) | (Model::NotBefore(want), Place::BackingOffError(until)) => want == until,
+                    (Model::Ready, Place::Active)
+                    | (Model::Out, Place::InFlight)
+                    | (Model::Parked(..), Place::Unschedulable) => true,
+                    (Model::Soon(want), Place::BackingOff(until))
+                    | (Model::NotBefore(want), Place::BackingOffError(until)) => want == until,
                     _ => false,
                 };
                 prop_assert!(agree, "{name}: {row:?} is {place:?}");

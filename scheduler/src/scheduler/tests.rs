@@ -101,6 +101,42 @@ fn a_freed_address_lets_exactly_one_pod_run() {
 }
 
 #[test]
+fn a_pod_is_not_woken_by_what_cannot_help() {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    let busy = NodeBuilder::new("busy")
+        .block("10.0.0.0/24", 253)
+        .offer("cpu", "1");
+    scheduler.apply_node(Arc::new(busy.node()), s(0));
+    scheduler.apply_node(Arc::new(block("10.0.1.0/30", 0).node()), s(0));
+    let light = PodBuilder::new("light").host_network().on("busy");
+    scheduler.apply_pod(light.pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("p").ask("cpu", "2").pod(), s(0));
+    let message = "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient pod IPs.";
+    assert_eq!(settle(&mut scheduler, s(0)).1, [message]);
+    // One node has addresses, and now a pod less too; but it was its cpu that was short.
+    scheduler.delete_pod(&light.pod(), s(20));
+    assert!(!scheduler.is_ready(s(20)));
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_it_is_bound_is_not_tried_again() {
+    let mut scheduler = Scheduler::new(IpPolicy::Off);
+    scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
+    let pod = PodBuilder::new("p");
+    scheduler.apply_pod(pod.pod(), s(0));
+    assert_eq!(settle(&mut scheduler, s(0)).0, ["p"]);
+    let leaving = serde_json::json!("2026-01-01T00:00:00Z");
+    let leaving = pod.set("/metadata/deletionTimestamp", leaving);
+    scheduler.apply_pod(leaving.pod(), s(1));
+    scheduler.bind_failed(&"p".into(), "conflict".into(), s(1));
+    assert!(!scheduler.is_ready(s(100)));
+    assert!(matches!(
+        scheduler.explain(&"p".into()),
+        Explanation::Unknown
+    ));
+}
+
+#[test]
 fn an_address_that_outlives_its_pod_is_waited_for() {
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     let node = block("10.255.0.0/30", 1);
