@@ -22,4 +22,4 @@ mod tests;
 mod upkeep;
 
 pub use config::{Config, StoreKind};
-pub use server::{Error, run};
+pub use server::{RunError, run};

@@ -117,9 +117,10 @@ impl<K: Strategy> Registry<K> {
         scoped::<K>(key)?;
         let store_key = storage::key::<K>(key)?;
         loop {
-            let found = storage::get::<K>(&self.engine, &store_key).await?;
-            let (old, revision) = found.ok_or_else(|| error::not_found::<K>(&key.name))?;
-            let before = storage::encode(&old)?;
+            let found = self.engine.get(&store_key).await.map_err(error::store)?;
+            let item = found.ok_or_else(|| error::not_found::<K>(&key.name))?;
+            let old: K = storage::decode(&item).map_err(|error| error::internal(&error))?;
+            let revision = item.modified;
             let txn = Txn {
                 guards: std::iter::once(unchanged(&store_key, revision))
                     .chain(guards.clone())
@@ -130,7 +131,7 @@ impl<K: Strategy> Registry<K> {
                 Step::Keep(object) => return Ok(object),
                 Step::Put(mut object) => {
                     let value = storage::encode(&object)?;
-                    if value == before {
+                    if value == item.value {
                         // Nothing to write, so nothing for watchers to see.
                         storage::set_revision(&mut object, revision);
                         return Ok(object);

@@ -22,13 +22,12 @@ use crate::{
     engine::Engine,
     registry::Registry,
     service::{KindService, NarrowMethods},
-    strategy::Strategy,
     upkeep::{Kind, Upkeep},
 };
 
 /// Why the API server does not run, or runs no more.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RunError {
     /// The sled store needs a directory.
     #[error("--store sled needs --data-dir")]
     NoDataDir,
@@ -62,8 +61,8 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// [`Error`] says which step of starting failed, or which part ended.
-pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+/// [`RunError`] says which step of starting failed, or which part ended.
+pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     let Config {
         listen,
         address_file,
@@ -77,15 +76,15 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     match store {
         StoreKind::Memory => serve(MemStore::new(), listener, ready, shutdown).await,
         StoreKind::Sled => {
-            let dir = data_dir.ok_or(Error::NoDataDir)?;
+            let dir = data_dir.ok_or(RunError::NoDataDir)?;
             let open = {
                 let dir = dir.clone();
                 tokio::task::spawn_blocking(move || SledStore::open(dir))
             };
             let store = open
                 .await
-                .map_err(Error::OpenPanicked)?
-                .map_err(|source| Error::Open { dir, source })?;
+                .map_err(RunError::OpenPanicked)?
+                .map_err(|source| RunError::Open { dir, source })?;
             serve(store, listener, ready, shutdown).await
         }
     }
@@ -97,7 +96,7 @@ pub(crate) async fn serve(
     listener: Listener,
     ready: impl FnOnce(&Listener) -> Result<(), ServeError> + Send,
     shutdown: CancellationToken,
-) -> Result<(), Error> {
+) -> Result<(), RunError> {
     let engine = Engine::new(store).await?;
     let mut server = Server::new(engine.clone(), shutdown.clone());
     server.add::<Pod>();
@@ -126,7 +125,7 @@ pub(crate) async fn serve(
     upkeep
         .create_system_namespaces()
         .await
-        .map_err(Error::SystemNamespaces)?;
+        .map_err(RunError::SystemNamespaces)?;
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
@@ -182,7 +181,7 @@ impl Server {
     }
 
     /// Adds a kind: its cache, its registry, its service, and what upkeep does for it.
-    fn add<K: Strategy + NarrowMethods>(&mut self) -> Registry<K> {
+    fn add<K: NarrowMethods>(&mut self) -> Registry<K> {
         let cache = Arc::new(KindCache::<K>::new());
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());

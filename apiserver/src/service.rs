@@ -2,6 +2,7 @@
 
 mod codec;
 mod methods;
+mod status;
 mod watch;
 
 use std::{
@@ -11,7 +12,6 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use podplane_api::Object;
 use podplane_proto::wire::Verb;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, codegen::Service, server::NamedService};
@@ -48,18 +48,19 @@ impl<K: Strategy> NamedService for KindService<K> {
 }
 
 /// The methods that only one kind has.
-pub(crate) trait NarrowMethods: Object {
-    /// Answers a method, or nothing if there is none of that name.
-    fn call(
-        _registry: &Registry<Self>,
-        _method: &str,
-        _request: http::Request<Body>,
-    ) -> Result<Response, http::Request<Body>> {
-        Err(_request)
+pub(crate) trait NarrowMethods: Strategy {
+    /// Answers a method that is none of the uniform ones.
+    fn call(_registry: &Registry<Self>, method: &str, _request: http::Request<Body>) -> Response {
+        unknown::<Self>(method)
     }
 }
 
-impl<K: Strategy + NarrowMethods> Service<http::Request<Body>> for KindService<K> {
+fn unknown<K: Strategy>(method: &str) -> Response {
+    let unknown = Status::unimplemented(format!("{} has no method {method}", K::SERVICE));
+    ready(Ok(unknown.into_http())).boxed()
+}
+
+impl<K: NarrowMethods> Service<http::Request<Body>> for KindService<K> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Response;
@@ -81,11 +82,7 @@ impl<K: Strategy + NarrowMethods> Service<http::Request<Body>> for KindService<K
             .find(|verb| verb.method::<K>() == method)
         {
             Some(verb) => methods::call(self, verb, request),
-            None => K::call(&self.registry, &method, request).unwrap_or_else(|_| {
-                let unknown =
-                    Status::unimplemented(format!("{} has no method {method}", K::SERVICE));
-                ready(Ok(unknown.into_http())).boxed()
-            }),
+            None => K::call(&self.registry, &method, request),
         }
     }
 }

@@ -5,6 +5,7 @@ mod lifecycle;
 mod pods_and_nodes;
 mod races;
 mod reads;
+mod serving;
 mod watches;
 mod writes;
 
@@ -30,7 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 struct TestServer {
     client: Client,
     stop: CancellationToken,
-    running: JoinSet<Result<(), server::Error>>,
+    running: JoinSet<Result<(), server::RunError>>,
 }
 
 impl TestServer {

@@ -5,8 +5,8 @@ mod namespaces;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{FutureExt as _, future::BoxFuture};
-use podplane_api::{Scope, core::Namespace, jiff::Timestamp};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream};
+use podplane_api::{ObjectKey, Scope, core::Namespace, jiff::Timestamp};
 use podplane_proto::error::{ApiError, Reason};
 use podplane_store::{Prefix, Revision, StoreError};
 use tokio::time;
@@ -21,6 +21,9 @@ use crate::{
 
 /// How often expired objects are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// How many objects of a namespace are deleted at once, so that they share syncs of the disk.
+const AT_ONCE: usize = 32;
 
 /// A kind, to those who care for all kinds alike.
 pub(crate) trait Kind: Send + Sync {
@@ -45,13 +48,16 @@ impl<K: Strategy> Kind for Registry<K> {
     fn empty<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<usize, ApiError>> {
         async move {
             let keys = self.keys(&Query::namespace(namespace)).await?;
-            for key in &keys {
-                match self.delete(key, &DeleteOptions::default()).await {
-                    Err(error) if error.reason != Reason::NotFound => return Err(error),
-                    _ => {}
-                }
+            let found = keys.len();
+            let delete = |key| {
+                let registry = self.clone();
+                async move { registry.delete(&key, &DeleteOptions::default()).await }
+            };
+            let mut deleting = stream::iter(keys).map(delete).buffer_unordered(AT_ONCE);
+            while let Some(deleted) = deleting.next().await {
+                unless_gone(deleted)?;
             }
-            Ok(keys.len())
+            Ok(found)
         }
         .boxed()
     }
@@ -59,10 +65,7 @@ impl<K: Strategy> Kind for Registry<K> {
     fn sweep(&self, now: Timestamp) -> BoxFuture<'_, Result<(), ApiError>> {
         async move {
             for key in self.expired(now) {
-                match self.remove_expired(&key, now).await {
-                    Err(error) if error.reason != Reason::NotFound => return Err(error),
-                    _ => {}
-                }
+                unless_gone(self.remove_expired(&key, now).await)?;
             }
             Ok(())
         }
@@ -71,6 +74,14 @@ impl<K: Strategy> Kind for Registry<K> {
 
     fn trim(&self, oldest: Revision) {
         self.forget(oldest);
+    }
+}
+
+/// What somebody else removed needs no removal.
+fn unless_gone<T>(removed: Result<T, ApiError>) -> Result<(), ApiError> {
+    match removed {
+        Err(error) if error.reason != Reason::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -86,6 +97,10 @@ impl Upkeep {
     /// Makes the namespaces that are always there, where they are not.
     pub(crate) async fn create_system_namespaces(&self) -> Result<(), ApiError> {
         for name in SYSTEM_NAMESPACES {
+            // Asked first, so that a server whose disk is full still starts, and serves reads.
+            if self.namespaces.get(&ObjectKey::new("", name)).await.is_ok() {
+                continue;
+            }
             let mut namespace = Namespace::default();
             namespace.metadata.name = Some(name.to_owned());
             match self.namespaces.create(namespace).await {

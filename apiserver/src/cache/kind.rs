@@ -277,9 +277,9 @@ impl<K: Strategy> Sink for KindCache<K> {
         // Decoded and encoded before the lock is taken.
         let changed: Vec<_> = events
             .iter()
-            .filter_map(|event| match event {
-                Event::Put { item, .. } => Some((item.key.clone(), Some(entry::<K>(item)?))),
-                Event::Delete { previous } => Some((previous.key.clone(), None)),
+            .map(|event| match event {
+                Event::Put { item, .. } => (item.key.clone(), entry::<K>(item)),
+                Event::Delete { previous } => (previous.key.clone(), None),
             })
             .collect();
         let mut state = self.write();

@@ -19,7 +19,7 @@ use prost::Message;
 use tonic::{Request, Status, body::Body, codegen::Service, server::Grpc};
 use tonic_prost::ProstCodec;
 
-use super::{KindService, NarrowMethods, Response, codec::EncodedCodec, watch};
+use super::{KindService, NarrowMethods, Response, codec::EncodedCodec, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
@@ -80,37 +80,27 @@ pub(super) fn call<K: Strategy>(
 }
 
 impl NarrowMethods for Pod {
-    fn call(
-        registry: &Registry<Self>,
-        method: &str,
-        request: http::Request<Body>,
-    ) -> Result<Response, http::Request<Body>> {
+    fn call(registry: &Registry<Self>, method: &str, request: http::Request<Body>) -> Response {
         let registry = registry.clone();
         match method {
-            "BindPod" => Ok(encoded(
-                request,
-                move |request: BindPodRequest| async move { encode(&registry.bind(&request).await?) },
-            )),
-            _ => Err(request),
+            "BindPod" => encoded(request, move |request: BindPodRequest| async move {
+                encode(&registry.bind(&request).await?)
+            }),
+            _ => unknown::<Self>(method),
         }
     }
 }
 
 impl NarrowMethods for Node {
-    fn call(
-        registry: &Registry<Self>,
-        method: &str,
-        request: http::Request<Body>,
-    ) -> Result<Response, http::Request<Body>> {
+    fn call(registry: &Registry<Self>, method: &str, request: http::Request<Body>) -> Response {
         let registry = registry.clone();
         match method {
-            "AssignPodCIDRs" => Ok(encoded(
-                request,
-                move |request: AssignPodCidrsRequest| async move {
+            "AssignPodCIDRs" => {
+                encoded(request, move |request: AssignPodCidrsRequest| async move {
                     encode(&registry.assign_pod_cidrs(&request).await?)
-                },
-            )),
-            _ => Err(request),
+                })
+            }
+            _ => unknown::<Self>(method),
         }
     }
 }
@@ -181,7 +171,7 @@ where
 
     fn call(&mut self, request: Request<Req>) -> Self::Future {
         self.0(request.into_inner())
-            .map(|answer| answer.map(tonic::Response::new).map_err(Status::from))
+            .map(|answer| answer.map(tonic::Response::new).map_err(status::of))
             .boxed()
     }
 }

@@ -11,6 +11,7 @@ use tokio::time;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, server::ServerStreamingService};
 
+use super::status;
 use crate::{
     cache::{Query, Watcher},
     registry::Registry,
@@ -40,8 +41,12 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
                 resource_version,
                 allow_watch_bookmarks,
             } = request.into_inner();
-            let query = Query::parse::<K>(namespace, &label_selector, &field_selector)?;
-            let watcher = registry.watch(query, &resource_version).await?;
+            let query = Query::parse::<K>(namespace, &label_selector, &field_selector)
+                .map_err(status::of)?;
+            let watcher = registry
+                .watch(query, &resource_version)
+                .await
+                .map_err(status::of)?;
             let bookmarks = if allow_watch_bookmarks {
                 Bookmarks::Wanted
             } else {
@@ -97,7 +102,7 @@ fn events<K: Strategy>(open: Open<K>) -> impl futures::Stream<Item = Result<Watc
             Ok(events) => events.into_iter().map(Ok).collect(),
             Err(error) => {
                 open.phase = Phase::Ended;
-                vec![Err(Status::from(error))]
+                vec![Err(status::of(error))]
             }
         };
         Some((stream::iter(batch), open))
@@ -129,3 +134,6 @@ impl<K: Strategy> Open<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -130,8 +130,8 @@ fn term(text: &str) -> Option<(&str, Operator, String)> {
     Parser::<_, _, ContextError>::parse(&mut term, text).ok()
 }
 
-fn text(value: &Option<String>) -> Cow<'_, str> {
-    Cow::Borrowed(value.as_deref().unwrap_or_default())
+fn text(value: Option<&str>) -> Cow<'_, str> {
+    Cow::Borrowed(value.unwrap_or_default())
 }
 
 fn truth(value: Option<bool>) -> Cow<'static, str> {
@@ -143,7 +143,7 @@ macro_rules! spec {
         $object
             .spec
             .as_ref()
-            .map_or(Cow::Borrowed(""), |spec| text(&spec.$field))
+            .map_or(Cow::Borrowed(""), |spec| text(spec.$field.as_deref()))
     };
 }
 macro_rules! status {
@@ -151,7 +151,7 @@ macro_rules! status {
         $object
             .status
             .as_ref()
-            .map_or(Cow::Borrowed(""), |status| text(&status.$field))
+            .map_or(Cow::Borrowed(""), |status| text(status.$field.as_deref()))
     };
 }
 
@@ -188,29 +188,29 @@ impl Selectable for Namespace {
 impl Selectable for Event {
     const FIELDS: &'static [Field<Self>] = &[
         ("involvedObject.kind", |event| {
-            text(&event.involved_object.kind)
+            text(event.involved_object.kind.as_deref())
         }),
         ("involvedObject.namespace", |event| {
-            text(&event.involved_object.namespace)
+            text(event.involved_object.namespace.as_deref())
         }),
         ("involvedObject.name", |event| {
-            text(&event.involved_object.name)
+            text(event.involved_object.name.as_deref())
         }),
         ("involvedObject.uid", |event| {
-            text(&event.involved_object.uid)
+            text(event.involved_object.uid.as_deref())
         }),
         ("involvedObject.apiVersion", |event| {
-            text(&event.involved_object.api_version)
+            text(event.involved_object.api_version.as_deref())
         }),
         ("involvedObject.resourceVersion", |event| {
-            text(&event.involved_object.resource_version)
+            text(event.involved_object.resource_version.as_deref())
         }),
         ("involvedObject.fieldPath", |event| {
-            text(&event.involved_object.field_path)
+            text(event.involved_object.field_path.as_deref())
         }),
-        ("reason", |event| text(&event.reason)),
+        ("reason", |event| text(event.reason.as_deref())),
         ("reportingComponent", |event| {
-            text(&event.reporting_component)
+            text(event.reporting_component.as_deref())
         }),
         ("source", |event| {
             match event
@@ -218,11 +218,11 @@ impl Selectable for Event {
                 .as_ref()
                 .and_then(|source| source.component.as_deref())
             {
-                None | Some("") => text(&event.reporting_component),
+                None | Some("") => text(event.reporting_component.as_deref()),
                 Some(component) => Cow::Borrowed(component),
             }
         }),
-        ("type", |event| text(&event.type_)),
+        ("type", |event| text(event.type_.as_deref())),
     ];
 }
 

@@ -96,17 +96,16 @@ pub struct FieldError {
 impl FieldError {
     /// The error without its path: `Invalid value: "A": must be …`.
     pub fn body(&self) -> String {
-        let mut body = self.rule.words().to_owned();
-        match &self.value {
-            None => {}
-            Some(Value::String(text)) => body += &format!(": {text:?}"),
-            Some(value) => body += &format!(": {value}"),
+        let rule = self.rule.words();
+        let value = match &self.value {
+            None => String::new(),
+            Some(Value::String(text)) => format!(": {text:?}"),
+            Some(value) => format!(": {value}"),
+        };
+        match self.detail.as_str() {
+            "" => format!("{rule}{value}"),
+            detail => format!("{rule}{value}: {detail}"),
         }
-        if !self.detail.is_empty() {
-            body += ": ";
-            body += &self.detail;
-        }
-        body
     }
 }
 

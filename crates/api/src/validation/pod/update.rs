@@ -16,8 +16,8 @@ pub(super) fn validate(path: &Path, new: &PodSpec, old: &PodSpec, errors: &mut E
         ("containers", new.containers.len(), old.containers.len()),
         (
             "initContainers",
-            count(&new.init_containers),
-            count(&old.init_containers),
+            count(new.init_containers.as_ref()),
+            count(old.init_containers.as_ref()),
         ),
     ];
     for (field, _, _) in counts.iter().filter(|(_, new, old)| new != old) {
@@ -63,8 +63,8 @@ pub(super) fn validate(path: &Path, new: &PodSpec, old: &PodSpec, errors: &mut E
     }
 }
 
-fn count<T>(list: &Option<Vec<T>>) -> usize {
-    list.as_ref().map_or(0, Vec::len)
+fn count<T>(list: Option<&Vec<T>>) -> usize {
+    list.map_or(0, Vec::len)
 }
 
 fn active_deadline(path: &Path, new: &PodSpec, old: &PodSpec, errors: &mut ErrorList) {

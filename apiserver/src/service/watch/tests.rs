@@ -1,0 +1,140 @@
+//! What needs the clock, or a history that is forgotten, in one process without sockets.
+
+use std::{pin::pin, sync::Arc};
+
+use futures::Stream;
+use podplane_api::{Object as _, core::Node};
+use podplane_proto::{codec, error::Reason, wire::WatchEventType};
+use podplane_store::{MemStore, Revision};
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::{
+    cache::{Feeder, KindCache},
+    engine::Engine,
+};
+
+struct Server {
+    registry: Registry<Node>,
+    _feed: JoinSet<()>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let engine = Engine::new(MemStore::new()).await.unwrap();
+        let cache = Arc::new(KindCache::new());
+        let mut feeder = Feeder::new();
+        feeder.add(cache.clone());
+        let registry = Registry::new(engine.clone(), cache, feeder.position());
+        let feed = feeder.fill(&engine).await.unwrap();
+        let mut running = JoinSet::new();
+        running.spawn(async move { feed.run().await.unwrap() });
+        Self {
+            registry,
+            _feed: running,
+        }
+    }
+
+    async fn create(&self, name: &str) -> Node {
+        let mut node = Node::default();
+        node.metadata.name = Some(name.into());
+        self.registry.create(node).await.unwrap()
+    }
+
+    async fn watch(
+        &self,
+        after: &str,
+        bookmarks: Bookmarks,
+    ) -> impl Stream<Item = Result<WatchEvent, Status>> + use<> {
+        let watcher = self.registry.watch(Query::default(), after).await.unwrap();
+        events(Open {
+            watcher,
+            bookmarks,
+            phase: Phase::Following,
+        })
+    }
+}
+
+fn node(event: &WatchEvent) -> Node {
+    codec::decode(event.object.as_ref().unwrap()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_watch_gets_a_bookmark_each_minute() {
+    let server = Server::start().await;
+    let created = server.create("n").await;
+    let mut events = pin!(
+        server
+            .watch(created.resource_version(), Bookmarks::Wanted)
+            .await
+    );
+    for _ in 0..3 {
+        let before = time::Instant::now();
+        let event = events.next().await.unwrap().unwrap();
+        assert_eq!(event.r#type(), WatchEventType::Bookmark);
+        assert_eq!(node(&event).resource_version(), created.resource_version());
+        assert!(before.elapsed() >= BOOKMARK_EVERY && before.elapsed() < BOOKMARK_EVERY * 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asked_for_no_bookmark_gets_none() {
+    let server = Server::start().await;
+    let created = server.create("n").await;
+    let mut events = pin!(
+        server
+            .watch(created.resource_version(), Bookmarks::Unwanted)
+            .await
+    );
+    assert!(
+        time::timeout(BOOKMARK_EVERY * 5, events.next())
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn a_watch_that_falls_behind_ends_and_says_so() {
+    let server = Server::start().await;
+    let first = server.create("a").await;
+    let mut slow = pin!(
+        server
+            .watch(first.resource_version(), Bookmarks::Unwanted)
+            .await
+    );
+    let mut quick = pin!(
+        server
+            .watch(first.resource_version(), Bookmarks::Unwanted)
+            .await
+    );
+    let second = server.create("b").await;
+    let third = server.create("c").await;
+    assert_eq!(node(&quick.next().await.unwrap().unwrap()).name(), "b");
+
+    let forgotten: Revision = second.resource_version().parse().unwrap();
+    server.registry.forget(forgotten);
+    let status = slow.next().await.unwrap().unwrap_err();
+    assert_eq!(ApiError::from(&status).reason, Reason::Expired);
+    assert!(slow.next().await.is_none());
+    // Who has seen what was forgotten goes on, and who begins after it begins.
+    assert_eq!(node(&quick.next().await.unwrap().unwrap()).name(), "c");
+    let mut later = pin!(
+        server
+            .watch(second.resource_version(), Bookmarks::Unwanted)
+            .await
+    );
+    assert_eq!(node(&later.next().await.unwrap().unwrap()), third);
+    let error = server
+        .registry
+        .watch(Query::default(), first.resource_version())
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason, Reason::Expired);
+    assert_eq!(
+        error.message,
+        format!(
+            "too old resource version: {} ({forgotten})",
+            first.resource_version()
+        )
+    );
+}

@@ -1,0 +1,161 @@
+//! What other people's clients see: raw calls, health, reflection, the address file.
+
+use bytes::Bytes;
+use podplane_api::core::Event;
+use podplane_client::{Reason, endpoint};
+use podplane_proto::wire::{WriteRequest, method_path};
+use tonic::{client::Grpc, transport::Channel};
+use tonic_prost::ProstCodec;
+
+use super::*;
+use crate::{Config, StoreKind, run};
+
+async fn call(channel: Channel, method: &str, object: Option<Bytes>) -> ApiError {
+    let mut grpc = Grpc::new(channel);
+    grpc.ready().await.unwrap();
+    let path = method_path::<Pod>(method).parse().unwrap();
+    let codec = ProstCodec::<WriteRequest, WriteRequest>::default();
+    let answer = grpc
+        .unary(tonic::Request::new(WriteRequest { object }), path, codec)
+        .await;
+    ApiError::from(&answer.unwrap_err())
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused() {
+    let listen: Listen = "127.0.0.1:0".parse().unwrap();
+    let listener = Listener::bind(&listen).await.unwrap();
+    let channel = endpoint::channel(&listener.address().to_string().parse().unwrap()).unwrap();
+    let stop = CancellationToken::new();
+    let mut running = JoinSet::new();
+    running.spawn(server::serve(
+        MemStore::new(),
+        listener,
+        |_| Ok(()),
+        stop.clone(),
+    ));
+
+    let missing = within(call(channel.clone(), "CreatePod", None)).await;
+    assert_eq!(
+        (missing.reason, &*missing.message),
+        (Reason::BadRequest, "pod is required")
+    );
+    // Field 100 of a Pod, a string of one byte.
+    let unknown = within(call(
+        channel.clone(),
+        "CreatePod",
+        Some(Bytes::from_static(&[0xa2, 0x06, 1, b'x'])),
+    ))
+    .await;
+    assert_eq!(
+        (unknown.reason, &*unknown.message),
+        (
+            Reason::BadRequest,
+            "strict decoding error: unknown field \"#100\""
+        )
+    );
+    assert_eq!(unknown.fields[0].field, "#100");
+    let rubbish = within(call(
+        channel.clone(),
+        "CreatePod",
+        Some(Bytes::from_static(&[0xff])),
+    ))
+    .await;
+    assert_eq!(rubbish.reason, Reason::BadRequest);
+    let unknown = within(call(channel, "DoPod", None)).await;
+    assert_eq!(
+        unknown.message,
+        "podplane.core.v1.PodService has no method DoPod"
+    );
+    stop.cancel();
+    within(running.join_next()).await;
+}
+
+#[tokio::test]
+async fn a_long_error_still_arrives() {
+    let server = TestServer::start().await;
+    let long = pod_with(json!({"metadata": {"name": "ä".repeat(20_000)}}));
+    let error = server.pods().create(&long).await.unwrap_err();
+    assert_eq!(error.reason, Reason::Invalid);
+    assert!(
+        error.message.starts_with("Pod \"ää") && error.message.len() <= 2048,
+        "{error}"
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn events_of_nodes_are_in_the_default_namespace() {
+    let server = TestServer::start().await;
+    let event = |namespace: &str| -> Event {
+        object(
+            json!({"metadata": {"name": "e", "namespace": namespace}, "involvedObject": {"kind": "Node", "name": "n"}}),
+        )
+    };
+    server
+        .client
+        .namespaced("default")
+        .create(&event("default"))
+        .await
+        .unwrap();
+    let error = server
+        .client
+        .namespaced("kube-system")
+        .create(&event("kube-system"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.message,
+        "Event \"e\" is invalid: involvedObject.namespace: Invalid value: \"\": does not match event.namespace"
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_address_is_published_when_it_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("address");
+    let config = Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        address_file: Some(file.clone()),
+        data_dir: Some(dir.path().join("store")),
+        store: StoreKind::Sled,
+    };
+    let stop = CancellationToken::new();
+    let mut running = JoinSet::new();
+    running.spawn(run(config.clone(), stop.clone()));
+    let address = within(async {
+        loop {
+            match std::fs::read_to_string(&file) {
+                Ok(address) => break address,
+                Err(_) => time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    })
+    .await;
+    let client = Client::connect(&address.trim().parse().unwrap()).unwrap();
+    assert!(
+        client
+            .all::<Node>()
+            .list(&Default::default())
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
+
+    let second = within(run(
+        Config {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            ..config
+        },
+        stop.clone(),
+    ))
+    .await;
+    assert!(
+        matches!(second, Err(server::RunError::Open { .. })),
+        "{second:?}"
+    );
+    stop.cancel();
+    within(running.join_next()).await.unwrap().unwrap().unwrap();
+}
