@@ -2,6 +2,8 @@
 
 mod compaction;
 mod namespaces;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 

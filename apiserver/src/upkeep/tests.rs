@@ -1,0 +1,136 @@
+use podplane_api::core::Event;
+use podplane_store::MemStore;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::cache::{Feeder, KindCache};
+
+struct Server {
+    engine: Engine,
+    position: Position,
+    events: Registry<Event>,
+    _feed: JoinSet<()>,
+}
+
+impl Server {
+    /// A server of namespaces and events, without its loops.
+    async fn start() -> Self {
+        let engine = Engine::new(MemStore::new()).await.unwrap();
+        let mut feeder = Feeder::new();
+        let position = feeder.position();
+        let (namespaces, events) = (Arc::new(KindCache::new()), Arc::new(KindCache::new()));
+        feeder.add(namespaces.clone());
+        feeder.add(events.clone());
+        let namespaces = Registry::new(engine.clone(), namespaces, position.clone());
+        let events = Registry::new(engine.clone(), events, position.clone());
+        let feed = feeder.fill(&engine).await.unwrap();
+        let mut running = JoinSet::new();
+        running.spawn(async move { feed.run().await.unwrap() });
+        let upkeep = Upkeep {
+            engine: engine.clone(),
+            position: position.clone(),
+            namespaces,
+            kinds: Vec::new(),
+        };
+        upkeep.create_system_namespaces().await.unwrap();
+        upkeep.create_system_namespaces().await.unwrap();
+        Self {
+            engine,
+            position,
+            events,
+            _feed: running,
+        }
+    }
+
+    async fn event(&self, name: &str, last: &str) {
+        let event = json!({"metadata": {"name": name, "namespace": "default"}, "involvedObject": {}, "lastTimestamp": last});
+        self.events
+            .create(serde_json::from_value(event).unwrap())
+            .await
+            .unwrap();
+    }
+
+    async fn names(&self) -> Vec<String> {
+        let keys = self.events.keys(&Query::default()).await.unwrap();
+        keys.into_iter().map(|key| key.name).collect()
+    }
+}
+
+#[tokio::test]
+async fn expired_events_are_swept_and_others_stay() {
+    let server = Server::start().await;
+    server.event("old", "2100-01-01T00:00:00Z").await;
+    server.event("young", "2100-01-01T00:30:00Z").await;
+    server
+        .events
+        .sweep("2100-01-01T00:59:59Z".parse().unwrap())
+        .await
+        .unwrap();
+    assert_eq!(server.names().await, ["old", "young"]);
+    server
+        .events
+        .sweep("2100-01-01T01:00:00Z".parse().unwrap())
+        .await
+        .unwrap();
+    assert_eq!(server.names().await, ["young"]);
+}
+
+#[tokio::test]
+async fn a_page_of_a_list_that_was_compacted_away_is_expired() {
+    let server = Server::start().await;
+    for name in ["a", "b", "c"] {
+        server.event(name, "2100-01-01T00:00:00Z").await;
+    }
+    let first = server.events.list(&Query::default(), 1, "").await.unwrap();
+    let metadata = first.metadata.unwrap();
+    assert_eq!(metadata.remaining_item_count, Some(2));
+    let token = metadata.r#continue.unwrap();
+    let second = server
+        .events
+        .list(&Query::default(), 1, &token)
+        .await
+        .unwrap();
+    assert_eq!(second.metadata.unwrap().remaining_item_count, Some(1));
+
+    server.event("d", "2100-01-01T00:00:00Z").await;
+    server.names().await;
+    server
+        .engine
+        .compact(server.position.current())
+        .await
+        .unwrap();
+    let error = server
+        .events
+        .list(&Query::default(), 1, &token)
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason, Reason::Expired);
+    assert!(
+        error
+            .message
+            .starts_with("The provided continue parameter is too old"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_namespace_is_not_released_while_something_is_in_it() {
+    let server = Server::start().await;
+    let prefix = server.events.prefix_in("default").unwrap();
+    server.event("a", "2100-01-01T00:00:00Z").await;
+    let key = podplane_store::Key::try_from("/registry/namespaces/default").unwrap();
+    let guarded = podplane_store::Txn::new()
+        .guard(podplane_store::Guard::NoneUnder(prefix))
+        .delete(key);
+    assert!(
+        server
+            .engine
+            .commit(guarded)
+            .await
+            .unwrap_err()
+            .is_conflict()
+    );
+    assert_eq!(server.events.empty("default").await.unwrap(), 1);
+    assert_eq!(server.events.empty("default").await.unwrap(), 0);
+}
