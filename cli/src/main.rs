@@ -3,6 +3,7 @@
 //! [`Command`] is the table of contents. Each command is a module of [`commands`] with its `Args` and a `run`, which is not async: a
 //! command that enters namespaces must do so before any thread starts, so each makes its own runtime ([`global::block_on`]).
 
+mod cluster;
 mod commands;
 mod global;
 mod kind;
@@ -16,7 +17,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    commands::{apply, completion, create, delete, describe, get, run},
+    commands::{
+        apply, completion, create, delete, demo, describe, down, exec, get, node, ping, run,
+        service, status, up,
+    },
     global::{Global, GlobalArgs},
 };
 
@@ -39,6 +43,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    // The cluster on this machine.
+    Up(up::Args),
+    Down(down::Args),
+    Status(status::Args),
+    Node(node::Args),
+
     // Objects.
     Get(get::Args),
     Describe(describe::Args),
@@ -46,6 +56,38 @@ enum Command {
     Create(create::Args),
     Delete(delete::Args),
     Run(run::Args),
+
+    // The network of pods.
+    Ping(ping::Args),
+    Exec(exec::Args),
+    Demo(demo::Args),
+
+    // One service each.
+    /// Run the API server: stores objects and serves them over gRPC
+    #[command(
+        after_help = "Example:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./store\n  podplane get pods --server 127.0.0.1:7080"
+    )]
+    Apiserver(service::Args<podplane_apiserver::Config>),
+    /// Run the IPAM controller: gives each node its block of addresses
+    #[command(
+        after_help = "Example:\n  podplane ipam-controller --server 127.0.0.1:7080 --allocate-node-cidrs=true --cluster-cidr 10.244.0.0/16"
+    )]
+    IpamController(service::Args<podplane_ipam_controller::Config>),
+    /// Run the scheduler: puts each pod on a node that has an address for it
+    #[command(
+        after_help = "Example:\n  podplane scheduler --server 127.0.0.1:7080 --ip-policy resource"
+    )]
+    Scheduler(service::Args<podplane_scheduler::Config>),
+    /// Run the kubelet of one or more nodes: makes sandboxes of pods, through CRI
+    #[command(
+        after_help = "Example:\n  podplane kubelet --server 127.0.0.1:7080 --node node-0 --nodes-dir ./nodes"
+    )]
+    Kubelet(service::Args<podplane_kubelet::kubelet::Config>),
+    /// Run the CRI server of one or more nodes: sandboxes, and their network through CNI plugins
+    #[command(
+        after_help = "Example:\n  podplane cri --node node-0 --nodes-dir ./nodes --network ledger --cni-bin-dir /usr/lib/cni"
+    )]
+    Cri(service::Args<podplane_kubelet::cri::Config>),
 
     Completion(completion::Args),
 }
@@ -58,12 +100,24 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Up(args) => up::run(args, global),
+        Command::Down(args) => down::run(args, global),
+        Command::Status(args) => status::run(args, global),
+        Command::Node(args) => node::run(args, global),
         Command::Get(args) => get::run(args, global),
         Command::Describe(args) => describe::run(args, global),
         Command::Apply(args) => apply::run(args, global),
         Command::Create(args) => create::run(args, global),
         Command::Delete(args) => delete::run(args, global),
         Command::Run(args) => run::run(args, global),
+        Command::Ping(args) => ping::run(args, global),
+        Command::Exec(args) => exec::run(args, global),
+        Command::Demo(args) => demo::run(args, global),
+        Command::Apiserver(args) => service::run(args, podplane_apiserver::run),
+        Command::IpamController(args) => service::run(args, podplane_ipam_controller::run),
+        Command::Scheduler(args) => service::run(args, podplane_scheduler::run),
+        Command::Kubelet(args) => service::run(args, podplane_kubelet::kubelet::run),
+        Command::Cri(args) => service::run(args, podplane_kubelet::cri::run),
         Command::Completion(args) => completion::run(args, global),
     }
 }

@@ -4,9 +4,17 @@ pub(crate) mod apply;
 pub(crate) mod completion;
 pub(crate) mod create;
 pub(crate) mod delete;
+pub(crate) mod demo;
 pub(crate) mod describe;
+pub(crate) mod down;
+pub(crate) mod exec;
 pub(crate) mod get;
+pub(crate) mod node;
+pub(crate) mod ping;
 pub(crate) mod run;
+pub(crate) mod service;
+pub(crate) mod status;
+pub(crate) mod up;
 pub(crate) mod wait;
 
 use std::{path::PathBuf, process::ExitCode, str::FromStr as _, time::Duration};

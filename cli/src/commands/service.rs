@@ -1,0 +1,79 @@
+//! `apiserver`, `ipam-controller`, `scheduler`, `kubelet`, `cri`: each runs one service in the foreground, until SIGINT or SIGTERM.
+
+use std::{error::Error, future::Future, pin::pin, process::ExitCode};
+
+use anyhow::Context as _;
+use podplane_telemetry::{
+    logging::{self, LogConfig},
+    shutdown,
+};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use tokio::runtime;
+use tokio_util::sync::CancellationToken;
+
+/// A service's own flags, and those that all services have.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args<C: clap::Args> {
+    #[command(flatten)]
+    config: C,
+
+    #[command(flatten)]
+    log: LogConfig,
+
+    /// End when the parent does, which should be the process PID. How `up` starts services, so that its end is theirs
+    #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, require_equals = true)]
+    die_with_parent: Option<Option<i32>>,
+}
+
+/// Runs a service, given as the `run` of its crate.
+pub(crate) fn run<C, E, F>(
+    args: Args<C>,
+    service: impl FnOnce(C, CancellationToken) -> F,
+) -> anyhow::Result<ExitCode>
+where
+    C: clap::Args,
+    E: Error + Send + Sync + 'static,
+    F: Future<Output = Result<(), E>>,
+{
+    let Args {
+        config,
+        log,
+        die_with_parent,
+    } = args;
+    if let Some(parent) = die_with_parent {
+        follow_parent(parent)?;
+    }
+    logging::init(&log)?;
+    let runtime = runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let mut serving = pin!(service(config, stop.clone()));
+        // A service that ends by itself decides how; a signal only asks it to.
+        tokio::select! {
+            ended = &mut serving => ended?,
+            signal = shutdown::requested() => {
+                tracing::info!(signal = signal.context("listen for signals")?, "stopping");
+                stop.cancel();
+                serving.await?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Asks for SIGTERM when the parent ends. It may have ended before we asked: then another process is the parent now.
+fn follow_parent(parent: Option<i32>) -> anyhow::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))
+        .context("ask for a signal when the parent ends")?;
+    let actual = getppid().map(|pid| pid.as_raw_nonzero().get());
+    if let Some(expected) = parent {
+        anyhow::ensure!(
+            actual == Some(expected),
+            "the parent, process {expected}, has ended already"
+        );
+    }
+    Ok(())
+}
