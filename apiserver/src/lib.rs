@@ -1,12 +1,12 @@
 //! The API server: the one process that writes the store, and through which all others see it.
 //!
-//! A request goes through [`service`] (gRPC) to the [`registry`] of its kind, which sets defaults, validates and admits by
-//! the kind's [`strategy`], and commits to the [`engine`] guarded by what it read. Every commit comes back through the [`cache`], from
-//! which reads and watches are served. What nobody asks for, the [`upkeep`] does: namespaces that end, events that
+//! A request goes through `service` (gRPC) to the `registry` of its kind, which sets defaults, validates and admits by
+//! the kind's `strategy`, and commits to the `engine` guarded by what it read. Every commit comes back through the `cache`, from
+//! which reads and watches are served. What nobody asks for, the `upkeep` does: namespaces that end, events that
 //! expire, history that is old.
 //!
 //! It never acknowledges a write that is not durable, never serves a read older than a write that was acknowledged
-//! before it, and never waits for a slow watch. Start reading at [`server`].
+//! before it, and never waits for a slow watch. Start reading at `server`.
 
 mod cache;
 mod config;
