@@ -37,7 +37,7 @@ const LONGEST_SOCKET: usize = "/nodes/node-9999/cri.sock".len();
 pub(crate) struct DataDir(PathBuf);
 
 /// What is kept of a cluster while it is down.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Record {
     pub(crate) settings: Settings,
@@ -167,10 +167,14 @@ impl DataDir {
     pub(crate) fn lock(&self) -> anyhow::Result<Option<File>> {
         let path = self.0.join("lock");
         let file = File::create(&path).with_context(|| format!("open {}", path.display()))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(file)),
+                Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", path.display())),
+                // A supervisor, or somebody who asks for one and will have let go in a moment.
+                Err(TryLockError::WouldBlock) if self.is_locked()? => return Ok(None),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
         }
     }
 
@@ -236,25 +240,27 @@ fn remove_file(path: &Path) -> anyhow::Result<()> {
 }
 
 impl Record {
-    /// What `settings` make of this: nodes stay as they are unless their number is another. Returns the names that are no more.
-    pub(crate) fn apply(&mut self, settings: Settings) -> Vec<String> {
-        let fresh = self.nodes.is_empty() && self.settings.nodes == settings.nodes;
-        let resized = self.settings.nodes != settings.nodes;
+    /// What `settings` make of what was kept: nodes stay as they are unless their number is another. With the names that are no more.
+    pub(crate) fn next(kept: Option<Self>, settings: Settings) -> (Self, Vec<String>) {
+        let resized = kept.as_ref().is_none_or(|kept| kept.settings.nodes != settings.nodes);
         let wanted = usize::try_from(settings.nodes).unwrap_or(usize::MAX);
-        self.settings = settings;
-        if !fresh && !resized {
-            return Vec::new();
+        let mut record = Self {
+            settings,
+            nodes: kept.map(|kept| kept.nodes).unwrap_or_default(),
+        };
+        if !resized {
+            return (record, Vec::new());
         }
-        let gone = self.nodes.split_off(wanted.min(self.nodes.len()));
+        let gone = record.nodes.split_off(wanted.min(record.nodes.len()));
         let mut number = 0;
-        while self.nodes.len() < wanted {
+        while record.nodes.len() < wanted {
             let name = format!("node-{number}");
-            if !self.has(&name) {
-                self.add(name);
+            if !record.has(&name) {
+                record.add(name);
             }
             number += 1;
         }
-        gone.into_iter().map(|node| node.name).collect()
+        (record, gone.into_iter().map(|node| node.name).collect())
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -328,15 +334,16 @@ mod tests {
 
     #[test]
     fn nodes_are_kept_until_their_number_changes() {
-        let mut record = Record::default();
-        assert!(record.apply(settings(3)).is_empty());
+        let (mut record, gone) = Record::next(None, settings(3));
         assert_eq!(names(&record), ["node-0", "node-1", "node-2"]);
+        assert!(gone.is_empty());
         record.nodes.remove(1);
         assert_eq!(record.add("edge".into()).place, 1);
-        assert!(record.apply(settings(3)).is_empty());
+        let (record, _) = Record::next(Some(record), settings(3));
         assert_eq!(names(&record), ["node-0", "node-2", "edge"]);
-        assert!(record.apply(settings(4)).is_empty());
+        let (record, _) = Record::next(Some(record), settings(4));
         assert_eq!(names(&record), ["node-0", "node-2", "edge", "node-1"]);
-        assert_eq!(record.apply(settings(2)), ["edge", "node-1"]);
+        let (record, gone) = Record::next(Some(record), settings(2));
+        assert_eq!((names(&record), gone), (vec!["node-0", "node-2"], vec!["edge".into(), "node-1".into()]));
     }
 }

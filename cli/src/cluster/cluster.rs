@@ -1,0 +1,319 @@
+//! A running cluster: its network, its services and its nodes.
+
+use std::{fs, io, path::PathBuf};
+
+use anyhow::Context as _;
+use futures::future::try_join_all;
+use podplane_api::core::Node;
+use podplane_client::{ApiError, Client, DeleteParams, Endpoint, endpoint};
+use podplane_kubelet::NodeName;
+use podplane_proto::{
+    cluster::{GetStatusResponse, ServiceStatus},
+    cri::{
+        ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
+    },
+};
+use tokio::task::{JoinSet, spawn_blocking};
+use tonic::Status;
+
+use super::{
+    data_dir::{DataDir, Member, Record},
+    fabric::{Fabric, NodeNetwork},
+    mode::Mode,
+    processes::{self, Place},
+    service::{Service, Spec},
+    settings::MAX_KERNEL_NODES,
+    supervisor::progress,
+};
+
+/// How many nodes one CRI process and one kubelet serve where nothing runs inside nodes.
+const NODES_PER_PROCESS: usize = 500;
+
+/// Everything that runs. What is started is recorded here at once, so that [`Cluster::stop`] finds it however far [`Cluster::start`] came.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    dir: DataDir,
+    record: Record,
+    mode: Mode,
+    plugins: PathBuf,
+    node_network: NodeNetwork,
+    fabric: Option<Fabric>,
+    control_plane: Vec<Service>,
+    groups: Vec<Group>,
+    /// What keeps the services running.
+    keepers: JoinSet<()>,
+    /// The API server's address, once it serves.
+    server: String,
+}
+
+/// Nodes that share a CRI process and a kubelet.
+#[derive(Debug)]
+struct Group {
+    name: String,
+    nodes: Vec<Member>,
+    cri: Service,
+    /// Started when the API server's address is known.
+    kubelet: Option<Service>,
+}
+
+impl Group {
+    fn services(&self) -> impl Iterator<Item = &Service> {
+        std::iter::once(&self.cri).chain(&self.kubelet)
+    }
+}
+
+impl Cluster {
+    /// A cluster of which nothing runs yet.
+    pub(super) fn new(dir: DataDir, record: Record, mode: Mode) -> anyhow::Result<Self> {
+        let ranges = record.settings.ranges()?;
+        Ok(Self {
+            plugins: record.settings.plugins()?,
+            node_network: NodeNetwork::beside(&ranges)?,
+            dir,
+            record,
+            mode,
+            fabric: None,
+            control_plane: Vec::new(),
+            groups: Vec::new(),
+            keepers: JoinSet::new(),
+            server: String::new(),
+        })
+    }
+
+    /// Starts all of it; returns when every service listens. `gone` are nodes that an earlier run of this cluster had.
+    pub(super) async fn start(&mut self, gone: &[String]) -> anyhow::Result<()> {
+        let apiserver = self.run(processes::apiserver(&self.dir, &self.record.settings));
+        self.control_plane.push(apiserver);
+        // The network and the CRI servers need no API server, so they are made while it reads its store.
+        if self.mode.is_kernel() {
+            self.make_fabric().await?;
+        }
+        let nodes = self.record.nodes.clone();
+        let size = if self.mode.is_kernel() { 1 } else { NODES_PER_PROCESS };
+        for (number, nodes) in nodes.chunks(size).enumerate() {
+            let name = match nodes {
+                [node] => node.name.clone(),
+                _ => format!("nodes-{number}"),
+            };
+            self.start_cri(name, nodes.to_vec())?;
+        }
+        self.server = self.control_plane[0].listening().await?;
+        progress(format!("apiserver serves on {}", self.server));
+        for service in [
+            processes::ipam_controller(&self.dir, &self.record.settings, &self.server),
+            processes::scheduler(&self.dir, &self.record.settings, &self.server),
+        ] {
+            let service = self.run(service);
+            self.control_plane.push(service);
+        }
+        for index in 0..self.groups.len() {
+            self.start_kubelet(index);
+        }
+        for name in gone {
+            self.forget_node(name).await?;
+        }
+        try_join_all(self.services().map(Service::listening)).await?;
+        progress(format!("{} nodes have a kubelet and a CRI server", self.record.nodes.len()));
+        Ok(())
+    }
+
+    /// Ends everything that was started. Teardown tries every step; what fails is logged.
+    pub(super) async fn stop(&mut self) {
+        self.services().for_each(Service::stop);
+        while self.keepers.join_next().await.is_some() {}
+        if let Some(fabric) = self.fabric.take() {
+            let removed = spawn_blocking(move || fabric.remove()).await;
+            if let Err(error) = removed.map_err(Into::into).flatten() {
+                // They end with this process in any case: its mount namespace has the last reference.
+                tracing::warn!(error = format!("{error:#}"), "network namespaces are left to the kernel");
+            }
+        }
+    }
+
+    pub(super) fn status(&self) -> GetStatusResponse {
+        let status = |service: &Service| {
+            let Spec { name, log, .. } = service.spec();
+            let state = service.state();
+            ServiceStatus {
+                name: name.clone(),
+                pid: state.pid,
+                restarts: state.restarts,
+                log: log.display().to_string(),
+                address: state.address.unwrap_or_default(),
+            }
+        };
+        GetStatusResponse {
+            server: self.server.clone(),
+            network: self.mode.name().into(),
+            network_reason: self.mode.reason().into(),
+            pid: std::process::id(),
+            services: self.services().map(status).collect(),
+            nodes: self.record.nodes.iter().map(|node| node.name.clone()).collect(),
+        }
+    }
+
+    /// Makes a node and starts its processes; the kubelet registers it.
+    pub(super) async fn add_node(&mut self, name: NodeName) -> Result<(), Status> {
+        let name = name.to_string();
+        if self.record.has(&name) {
+            return Err(Status::already_exists(format!("node {name} is already there")));
+        }
+        if self.mode.is_kernel() && self.record.nodes.len() >= MAX_KERNEL_NODES {
+            return Err(Status::resource_exhausted(format!(
+                "one bridge takes {MAX_KERNEL_NODES} nodes, and the cluster has so many"
+            )));
+        }
+        let node = self.record.add(name);
+        let added = self.start_node(node.clone()).await;
+        if let Err(error) = &added {
+            tracing::error!(node = node.name, error = format!("{error:#}"), "node cannot be added");
+            self.record.nodes.retain(|other| *other != node);
+        }
+        added.map_err(internal)
+    }
+
+    async fn start_node(&mut self, node: Member) -> anyhow::Result<()> {
+        if let Some(fabric) = self.fabric.clone() {
+            let node = node.clone();
+            spawn_blocking(move || fabric.add_node(&node)).await??;
+        }
+        self.start_cri(node.name.clone(), vec![node])?;
+        let index = self.groups.len() - 1;
+        self.start_kubelet(index);
+        try_join_all(self.groups[index].services().map(Service::listening)).await?;
+        self.dir.write_record(&self.record)
+    }
+
+    /// Ends a node: its pods' sandboxes, its processes, its Node object, its namespace and its files.
+    pub(super) async fn remove_node(&mut self, name: &str) -> Result<(), Status> {
+        if !self.record.has(name) {
+            return Err(Status::not_found(format!("the cluster runs no node {name}")));
+        }
+        self.end_node(name).await.map_err(internal)
+    }
+
+    async fn end_node(&mut self, name: &str) -> anyhow::Result<()> {
+        let has_node = |group: &Group| group.nodes.iter().any(|node| node.name == name);
+        if let Some(index) = self.groups.iter().position(has_node) {
+            let group = self.groups.swap_remove(index);
+            // The kubelet first: it would make the sandboxes again.
+            if let Some(kubelet) = &group.kubelet {
+                kubelet.stop();
+                kubelet.stopped().await;
+            }
+            if let Err(error) = self.remove_sandboxes(name).await {
+                tracing::warn!(node = name, error = format!("{error:#}"), "sandboxes are left to the end of the node's namespace");
+            }
+            group.cri.stop();
+            group.cri.stopped().await;
+            // Others that shared these processes get new ones.
+            let others: Vec<_> = group.nodes.into_iter().filter(|node| node.name != name).collect();
+            if !others.is_empty() {
+                self.start_cri(group.name, others)?;
+                self.start_kubelet(self.groups.len() - 1);
+            }
+        }
+        self.record.nodes.retain(|node| node.name != name);
+        self.dir.write_record(&self.record)?;
+        self.forget_node(name).await?;
+        if let Some(fabric) = self.fabric.clone() {
+            let name = name.to_owned();
+            spawn_blocking(move || fabric.remove_node(&name)).await??;
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of a node without processes: its object and its files.
+    async fn forget_node(&self, name: &str) -> anyhow::Result<()> {
+        let client = Client::connect(&self.server.parse::<Endpoint>()?)?;
+        let deleted = client.all::<Node>().delete(name, &DeleteParams::default()).await;
+        if let Err(error) = deleted.map(drop).or_else(ok_if_gone) {
+            return Err(error).with_context(|| format!("delete node {name}"));
+        }
+        let dir = self.dir.nodes().join(name);
+        match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("remove {}", dir.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn remove_sandboxes(&self, node: &str) -> anyhow::Result<()> {
+        let endpoint: Endpoint = processes::cri_socket(&self.dir, node).parse()?;
+        let mut runtime = RuntimeServiceClient::new(endpoint::channel(&endpoint)?);
+        let sandboxes = runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await?;
+        for sandbox in sandboxes.into_inner().items {
+            let pod_sandbox_id = sandbox.id.clone();
+            runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id }).await?;
+            let pod_sandbox_id = sandbox.id;
+            runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id }).await?;
+        }
+        Ok(())
+    }
+
+    async fn make_fabric(&mut self) -> anyhow::Result<()> {
+        let (run, network, nodes) = (self.dir.run(), self.node_network.clone(), self.record.nodes.clone());
+        let made = spawn_blocking(move || {
+            let fabric = Fabric::create(&run, network)?;
+            nodes.iter().try_for_each(|node| fabric.add_node(node))?;
+            anyhow::Ok(fabric)
+        });
+        self.fabric = Some(made.await??);
+        Ok(())
+    }
+
+    fn start_cri(&mut self, name: String, nodes: Vec<Member>) -> anyhow::Result<()> {
+        for node in &nodes {
+            let dir = self.dir.nodes().join(&node.name);
+            fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+        }
+        let spec = self.with_place(&name, &nodes, |place| {
+            processes::cri(&self.dir, &self.record.settings, &self.plugins, place)
+        });
+        let cri = self.run(spec);
+        self.groups.push(Group {
+            name,
+            nodes,
+            cri,
+            kubelet: None,
+        });
+        Ok(())
+    }
+
+    fn start_kubelet(&mut self, index: usize) {
+        let Group { name, nodes, .. } = &self.groups[index];
+        let spec = self.with_place(name, nodes, |place| processes::kubelet(&self.dir, &self.record.settings, &self.server, place));
+        let kubelet = self.run(spec);
+        self.groups[index].kubelet = Some(kubelet);
+    }
+
+    fn with_place<T>(&self, name: &str, nodes: &[Member], f: impl FnOnce(&Place<'_>) -> T) -> T {
+        let kernel = self.fabric.as_ref().zip(nodes.first());
+        let kernel = kernel.map(|(fabric, node)| (fabric.node(&node.name), fabric.addresses(node)));
+        f(&Place {
+            name,
+            nodes: nodes.iter().map(|node| node.name.as_str()).collect(),
+            kernel: kernel.as_ref().map(|(path, addresses)| (path.as_path(), addresses.clone())),
+        })
+    }
+
+    fn run(&mut self, spec: Spec) -> Service {
+        let (service, keeper) = Service::new(spec);
+        self.keepers.spawn(keeper);
+        service
+    }
+
+    fn services(&self) -> impl Iterator<Item = &Service> {
+        self.control_plane.iter().chain(self.groups.iter().flat_map(Group::services))
+    }
+}
+
+fn ok_if_gone(error: ApiError) -> Result<(), ApiError> {
+    if error.is_not_found() { Ok(()) } else { Err(error) }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn internal(error: anyhow::Error) -> Status {
+    Status::internal(format!("{error:#}"))
+}

@@ -1,0 +1,83 @@
+//! The namespaces that a cluster lives in, so that nothing of it is left on the machine when its processes are gone.
+//!
+//! The supervisor takes a mount namespace of its own, and, without privileges, a user namespace in which it has them. On a tmpfs
+//! that only this mount namespace has, network namespaces are bound to names; the kernel frees them all with the last process.
+//! Both entering and leaving are things that a process with one thread can do, so they come before any runtime.
+
+#![expect(
+    unsafe_code,
+    reason = "unshare(2) can take file descriptors from under other threads; only mount and user namespaces are unshared here"
+)]
+
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::AsFd as _,
+    path::Path,
+};
+
+use anyhow::Context as _;
+use podplane_cni::netns;
+use rustix::{
+    mount::{MountFlags, MountPropagationFlags},
+    process::{getegid, geteuid},
+    thread::{LinkNameSpaceType, UnshareFlags},
+};
+
+/// Moves the process into a mount namespace of its own, with a tmpfs on `run`; without the privilege for that, by way of a user namespace.
+pub(crate) fn isolate(run: &Path) -> anyhow::Result<()> {
+    if unshare(UnshareFlags::NEWNS).is_err() {
+        enter_new_user_namespace()?;
+    }
+    // What the machine mounts and unmounts from now on is still seen here; what is mounted here is seen nowhere else.
+    rustix::mount::mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .context("detach the mount namespace from the machine's")?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("tmpfs", run, "tmpfs", flags, c"mode=0700").with_context(|| format!("mount a tmpfs on {}", run.display()))
+}
+
+/// Moves the process into new user and mount namespaces, in which its user is root.
+fn enter_new_user_namespace() -> anyhow::Result<()> {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
+        .context("this system lets unprivileged users make no user namespace (unshare)")?;
+    // The kernel wants setgroups denied before an unprivileged process may map its group.
+    let map = |file: &str, text: String| {
+        fs::write(format!("/proc/self/{file}"), text)
+            .with_context(|| format!("this system lets unprivileged users make no user namespace of use (write {file})"))
+    };
+    map("setgroups", "deny".into())?;
+    map("uid_map", format!("0 {user} 1"))?;
+    map("gid_map", format!("0 {group} 1"))
+}
+
+fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: the hazard of unshare(2) is CLONE_FILES, which leaves threads with different tables of descriptors. No caller passes it.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+/// Moves the calling process, which must have one thread, into the namespaces of the supervisor `pid`.
+pub(crate) fn join(pid: i32) -> anyhow::Result<()> {
+    let open = |kind: &str| -> io::Result<File> { File::open(format!("/proc/{pid}/ns/{kind}")) };
+    let join = || -> io::Result<()> {
+        let (user, mount) = (open("user")?, open("mnt")?);
+        let directory = std::env::current_dir();
+        // The kernel refuses to enter the user namespace that one is in.
+        if !netns::is_same(&user, File::open("/proc/self/ns/user")?)? {
+            rustix::thread::move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+        }
+        rustix::thread::move_into_link_name_space(mount.as_fd(), Some(LinkNameSpaceType::Mount))?;
+        // Entering a mount namespace goes to its root directory.
+        directory.and_then(std::env::set_current_dir)
+    };
+    join().with_context(|| format!("enter the namespaces of the cluster (process {pid}), which its user and root can do"))
+}
+
+/// Moves the calling thread into a pod's network namespace.
+pub(crate) fn enter_netns(path: &Path) -> anyhow::Result<()> {
+    let enter = || -> io::Result<()> {
+        let netns = File::open(path)?;
+        Ok(rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?)
+    };
+    enter().with_context(|| format!("enter the network namespace {}", path.display()))
+}

@@ -1,0 +1,60 @@
+//! Getting at a pod's network namespace.
+
+use std::{fs, io, path::PathBuf};
+
+use anyhow::Context as _;
+use podplane_api::{Object as _, core::Pod};
+use podplane_kubelet::cri::record::{Record, State};
+
+use super::{
+    data_dir::{DataDir, Running},
+    namespaces,
+};
+
+/// Moves the process, which must have one thread, to where the network namespaces of the cluster's pods have names.
+pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
+    let running = dir.running()?.with_context(|| not_running(dir))?;
+    let Running { pid, kernel, reason } = running;
+    anyhow::ensure!(
+        kernel,
+        "this cluster is in ledger mode ({reason}): its pods have addresses but no network namespace, so nothing can be sent or executed there"
+    );
+    namespaces::join(pid)
+}
+
+pub(crate) fn not_running(dir: &DataDir) -> String {
+    format!("no cluster runs in {}: start one with `podplane up`", dir.path().display())
+}
+
+/// The name of a pod's network namespace. The calling process must have entered the cluster.
+pub(crate) fn netns(dir: &DataDir, pod: &Pod) -> anyhow::Result<PathBuf> {
+    let name = pod.key();
+    let spec = pod.spec.clone().unwrap_or_default();
+    anyhow::ensure!(
+        spec.host_network != Some(true),
+        "pod {name} is hostNetwork: it has its node's network and no namespace of its own"
+    );
+    let node = spec.node_name.with_context(|| format!("pod {name} is on no node yet"))?;
+    let sandboxes = dir.nodes().join(&node).join("sandboxes");
+    let entries = match fs::read_dir(&sandboxes) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            anyhow::bail!("pod {name} is on node {node}, which is none of this cluster's")
+        }
+        Err(error) => return Err(error).with_context(|| format!("read {}", sandboxes.display())),
+    };
+    let mut latest: Option<Record> = None;
+    for entry in entries {
+        let path = entry.with_context(|| format!("read {}", sandboxes.display()))?.path();
+        // A sandbox may go while we look, and a file that is being written has another name: neither is the pod's.
+        let record = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Record>(&text).ok());
+        let Some(record) = record.filter(|record| record.metadata.uid == pod.uid() && record.state == State::Ready) else {
+            continue;
+        };
+        if latest.as_ref().is_none_or(|latest| latest.metadata.attempt < record.metadata.attempt) {
+            latest = Some(record);
+        }
+    }
+    let network = latest.and_then(|record| record.network);
+    Ok(network.with_context(|| format!("pod {name} has no sandbox that is ready"))?.netns)
+}

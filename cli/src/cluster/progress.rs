@@ -1,0 +1,63 @@
+//! How long work tells what it does: a line that changes on a terminal, lines that stay elsewhere. On standard error.
+
+use std::{io::IsTerminal as _, sync::Mutex, time::Duration};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How often the sign of life moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What is being done, for people. Dropping it removes the changing line.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    last: Mutex<String>,
+}
+
+impl Progress {
+    pub(crate) fn new(doing: &str) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(TICK);
+            bar
+        });
+        let progress = Self {
+            bar,
+            last: Mutex::default(),
+        };
+        progress.doing(doing);
+        progress
+    }
+
+    /// Something is done.
+    pub(crate) fn done(&self, what: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(what),
+            None => anstream::eprintln!("{what}"),
+        }
+    }
+
+    /// Something is under way, further than when this was called last.
+    pub(crate) fn doing(&self, what: &str) {
+        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *last == what {
+            return;
+        }
+        what.clone_into(&mut last);
+        match &self.bar {
+            Some(bar) => bar.set_message(what.to_owned()),
+            None => anstream::eprintln!("{what}"),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! One service of the cluster: a process that is started again when it dies.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use backon::{BackoffBuilder as _, ConstantBuilder, ExponentialBackoff, ExponentialBuilder, Retryable as _};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    process::{Child, Command},
+    sync::watch,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+/// How long a process may take to end when asked to; then it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// A process that lived this long died of something new, so its next start waits no longer than the first.
+const STABLE: Duration = Duration::from_secs(5);
+/// How often the file with a service's address is looked for.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long a service may take to listen.
+const LISTEN_DEADLINE: Duration = Duration::from_secs(30);
+/// How much of a log is shown when a service does not start.
+const LAST_LINES: usize = 5;
+const LAST_BYTES: u64 = 4096;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    /// `apiserver`, `kubelet-node-0`, …
+    pub(crate) name: String,
+    /// The arguments of `podplane`, but for where it listens.
+    pub(crate) args: Vec<OsString>,
+    /// Where its output goes.
+    pub(crate) log: PathBuf,
+    pub(crate) listens: Listens,
+}
+
+/// Where a service listens.
+#[derive(Clone, Debug)]
+pub(crate) enum Listens {
+    /// On what its arguments say.
+    At(String),
+    /// On `--listen`, if there is no better knowledge; the address it got is then in `file`, and is asked for again when it is restarted.
+    AsPublished { listen: String, file: PathBuf },
+}
+
+/// A service that is kept running until it is stopped.
+#[derive(Debug)]
+pub(crate) struct Service {
+    spec: Spec,
+    state: watch::Receiver<State>,
+    stop: CancellationToken,
+}
+
+/// How a service is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    /// Absent while it waits to be started again, and when it has been stopped.
+    pub(crate) pid: Option<u32>,
+    pub(crate) restarts: u32,
+    /// Absent until it is known.
+    pub(crate) address: Option<String>,
+    /// How it ended last.
+    ended: Option<String>,
+    stopped: bool,
+}
+
+impl Service {
+    /// The service, and what keeps it running, which somebody must await.
+    pub(crate) fn new(spec: Spec) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let address = match &spec.listens {
+            Listens::At(address) => Some(address.clone()),
+            Listens::AsPublished { .. } => None,
+        };
+        let (sender, state) = watch::channel(State {
+            address,
+            ..State::default()
+        });
+        let stop = CancellationToken::new();
+        let service = Self {
+            spec: spec.clone(),
+            state,
+            stop: stop.clone(),
+        };
+        (service, keep_running(spec, sender, stop))
+    }
+
+    pub(crate) fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// Waits until the service listens for the first time.
+    ///
+    /// # Errors
+    ///
+    /// If it ended instead, with the end of its log; a service that cannot start is not tried again and again before anybody has seen it run.
+    pub(crate) async fn listening(&self) -> anyhow::Result<String> {
+        let mut state = self.state.clone();
+        let listens = state.wait_for(|state| state.address.is_some() || state.ended.is_some());
+        let state = tokio::time::timeout(LISTEN_DEADLINE, listens)
+            .await
+            .with_context(|| format!("{} does not listen; see {}", self.spec.name, self.spec.log.display()))?
+            .with_context(|| format!("{} was stopped", self.spec.name))?
+            .clone();
+        match (state.address, state.ended) {
+            (Some(address), None) => Ok(address),
+            (_, ended) => anyhow::bail!(
+                "{} does not start: {}{}",
+                self.spec.name,
+                ended.unwrap_or_default(),
+                last_lines(&self.spec.log).unwrap_or_default()
+            ),
+        }
+    }
+
+    /// Asks the service to end. [`Service::stopped`] waits for it.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    pub(crate) async fn stopped(&self) {
+        // An error says that what kept it running is gone, and the process with it.
+        _ = self.state.clone().wait_for(|state| state.stopped).await;
+    }
+}
+
+async fn keep_running(spec: Spec, state: watch::Sender<State>, stop: CancellationToken) {
+    let mut waits = backoff();
+    let mut address = None;
+    while !stop.is_cancelled() {
+        let started = Instant::now();
+        let ended = match start(&spec, address.as_deref()) {
+            Ok(child) => {
+                state.send_modify(|state| state.pid = child.id());
+                run(&spec, child, &mut address, &state, &stop).await
+            }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        state.send_modify(|state| state.pid = None);
+        let Some(ended) = ended else { break };
+        if started.elapsed() > STABLE {
+            waits = backoff();
+        }
+        let wait = waits.next().unwrap_or(STABLE);
+        tracing::warn!(service = spec.name, ended, restart_in = ?wait, "service ended");
+        state.send_modify(|state| state.ended = Some(ended));
+        // Losing either wait loses nothing.
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(wait) => state.send_modify(|state| state.restarts += 1),
+        }
+    }
+    state.send_modify(|state| state.stopped = true);
+}
+
+/// Runs until the process ends, and says how, or until it is stopped.
+async fn run(
+    spec: &Spec,
+    mut child: Child,
+    address: &mut Option<String>,
+    state: &watch::Sender<State>,
+    stop: &CancellationToken,
+) -> Option<String> {
+    if let (Listens::AsPublished { file, .. }, None) = (&spec.listens, &address) {
+        // Each arm only waits, so losing it loses nothing: `wait` is cancel safe and the file stays.
+        let found = tokio::select! {
+            ended = child.wait() => return Some(describe(ended)),
+            () = stop.cancelled() => None,
+            found = published(file) => Some(found),
+        };
+        if let Some(found) = found {
+            state.send_modify(|state| state.address = Some(found.clone()));
+            *address = Some(found);
+        }
+    }
+    // As above.
+    tokio::select! {
+        ended = child.wait() => return Some(describe(ended)),
+        () = stop.cancelled() => {}
+    }
+    terminate(&spec.name, child).await;
+    None
+}
+
+fn start(spec: &Spec, address: Option<&str>) -> anyhow::Result<Child> {
+    let log = File::options().append(true).create(true).open(&spec.log);
+    let log = log.with_context(|| format!("open {}", spec.log.display()))?;
+    let mut command = Command::new(std::env::current_exe().context("find the program's own file")?);
+    command.args(&spec.args);
+    if let Listens::AsPublished { listen, file } = &spec.listens {
+        if address.is_none() {
+            remove_stale(file)?;
+        }
+        command.arg("--listen").arg(address.unwrap_or(listen)).arg("--address-file").arg(file);
+    }
+    // Flags say it all. What is in the environment was meant for `up`, and for logs.
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if name_text.starts_with("PODPLANE_") && !name_text.starts_with("PODPLANE_LOG") {
+            command.env_remove(&name);
+        }
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("share the log")?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("start {}", spec.name))
+}
+
+fn remove_stale(file: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the file with the address, which appears in one step.
+async fn published(file: &Path) -> String {
+    let read = async || tokio::fs::read_to_string(file).await;
+    loop {
+        let forever = ConstantBuilder::new().with_delay(LOOK).without_max_times();
+        if let Ok(address) = read.retry(forever).await {
+            return address.trim().to_owned();
+        }
+    }
+}
+
+async fn terminate(name: &str, mut child: Child) {
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // Not reaped yet, so the number is still its own.
+        _ = kill_process(pid, Signal::TERM);
+    }
+    if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+        tracing::warn!(service = name, grace = ?GRACE, "service does not end; killing it");
+        if let Err(error) = child.kill().await {
+            tracing::error!(service = name, %error, "service cannot be killed");
+        }
+    }
+}
+
+fn describe(ended: io::Result<ExitStatus>) -> String {
+    ended.map_or_else(|error| error.to_string(), |status| status.to_string())
+}
+
+/// The end of a log, indented.
+fn last_lines(log: &Path) -> io::Result<String> {
+    let mut file = File::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+    Ok(last.iter().map(|line| format!("\n    {line}")).collect())
+}
+
+/// From 50 ms, doubled up to a second: soon enough for what died by accident, and no burden if it dies at once every time.
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(Duration::from_secs(1))
+        .without_max_times()
+        .build()
+}

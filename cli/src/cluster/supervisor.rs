@@ -1,0 +1,230 @@
+//! The process that a cluster lives and dies with: it makes the network, keeps the services running, and takes orders on a socket.
+//!
+//! It is started by `up` ([`super::launch`]), tells it how it gets on in lines of JSON on standard output, and then goes on alone. All
+//! services are its direct children and die with it; what they made is in its mount namespace and dies with that.
+
+use std::{
+    fs::TryLockError,
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use backon::{ConstantBuilder, Retryable as _};
+use podplane_proto::{DESCRIPTORS, cluster::cluster_service_server::ClusterServiceServer};
+use podplane_telemetry::{
+    logging::{self, LogConfig, LogFormat},
+    server::{Listen, Listener},
+    shutdown,
+};
+use rustix::{
+    io::FdFlags,
+    process::{Signal, getppid, set_parent_process_death_signal, setsid},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use tonic::service::RoutesBuilder;
+
+use super::{
+    cluster::Cluster,
+    control::{Command, Control},
+    data_dir::{DataDir, Record, Running},
+    mode::Mode,
+    settings::Settings,
+};
+
+/// How long processes of a cluster that was killed may take to be gone.
+const REMAINS_DEADLINE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(2);
+/// How long clients may take to read the last answer.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What a supervisor is started with: the argument of the hidden flag `up --supervise`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) settings: Settings,
+    /// The process to die with: until the cluster serves, or for ever.
+    pub(crate) parent: i32,
+    pub(crate) detach: bool,
+}
+
+/// A line on standard output.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Message {
+    /// Something is done; for people.
+    Progress(String),
+    /// The cluster serves.
+    Ready,
+    /// It does not, and will not: an error and its causes.
+    Failed(Vec<String>),
+}
+
+impl Message {
+    fn send(&self) {
+        let line = serde_json::to_string(self).unwrap_or_default();
+        // Nobody reads where `up` was killed, and then the parent-death signal is on its way.
+        _ = writeln!(io::stdout(), "{line}");
+    }
+}
+
+pub(crate) fn progress(text: impl Into<String>) {
+    Message::Progress(text.into()).send();
+}
+
+/// Runs the supervisor until it is told to stop. The process must have one thread.
+pub(crate) fn run(order: &str) -> anyhow::Result<ExitCode> {
+    let supervised = serde_json::from_str(order).context("read --supervise").and_then(supervise);
+    if let Err(error) = &supervised {
+        Message::Failed(error.chain().map(ToString::to_string).collect()).send();
+    }
+    supervised.map(|()| ExitCode::SUCCESS)
+}
+
+fn supervise(order: Order) -> anyhow::Result<()> {
+    let Order {
+        data_dir,
+        settings,
+        parent,
+        detach,
+    } = order;
+    set_parent_process_death_signal(Some(Signal::TERM)).context("ask for a signal when `up` ends")?;
+    let born_of = getppid().map(|pid| pid.as_raw_nonzero().get());
+    anyhow::ensure!(born_of == Some(parent), "`up` ended before its cluster began");
+    // Ctrl-C is for `up`, which then asks for an orderly end.
+    _ = setsid();
+    logging::init(&LogConfig {
+        log: std::env::var("PODPLANE_LOG").unwrap_or_else(|_| "info".into()),
+        log_format: LogFormat::Text,
+    })?;
+
+    let dir = DataDir::new(&data_dir)?;
+    let _lock = dir.lock()?.context("another cluster has just started in this data directory")?;
+    dir.clear_running()?;
+    let (record, gone) = Record::next(dir.record()?, settings);
+    let mode = Mode::choose(record.settings.network, record.nodes.len(), &dir.run())?;
+    progress(format!("network {}: {}", mode.name(), mode.reason()));
+    let running = Running {
+        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        kernel: mode.is_kernel(),
+        reason: mode.reason().into(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(async {
+        let members = wait_for_remains(&dir).await?;
+        dir.write_record(&record)?;
+        let cluster = Cluster::new(dir.clone(), record, mode)?;
+        dir.write_running(&running)?;
+        let ended = live(cluster, &dir, &gone, detach).await;
+        drop(members);
+        ended
+    })
+}
+
+/// Waits until no process of an earlier cluster is left, then takes the lock that all of ours inherit.
+async fn wait_for_remains(dir: &DataDir) -> anyhow::Result<std::fs::File> {
+    let file = dir.members()?;
+    let looks = usize::try_from(REMAINS_DEADLINE.as_millis() / LOOK.as_millis()).unwrap_or(usize::MAX);
+    let patience = ConstantBuilder::new().with_delay(LOOK).with_max_times(looks);
+    let free = (async || file.try_lock()).retry(patience);
+    match free.when(|error| matches!(error, TryLockError::WouldBlock)).await {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => anyhow::bail!(
+            "processes of an earlier cluster in {} are still there after {} s",
+            dir.path().display(),
+            REMAINS_DEADLINE.as_secs()
+        ),
+        Err(TryLockError::Error(error)) => return Err(error).context("lock the members of the cluster"),
+    }
+    // The lock belongs to the open file, which every process has that descends from this one.
+    rustix::io::fcntl_setfd(&file, FdFlags::empty()).context("share the lock of the members")?;
+    Ok(file)
+}
+
+/// Starts the cluster, serves its control socket, and ends it.
+async fn live(mut cluster: Cluster, dir: &DataDir, gone: &[String], detach: bool) -> anyhow::Result<()> {
+    let mut signal = std::pin::pin!(shutdown::requested());
+    // Starting keeps all that it has made in `cluster`, which `stop` takes down however far it came.
+    let started = tokio::select! {
+        started = cluster.start(gone) => started,
+        signal = &mut signal => Err(anyhow::anyhow!("interrupted by {}", signal.unwrap_or("a signal"))),
+    };
+    let (sender, mut commands) = mpsc::channel(1);
+    let server = match started {
+        Ok(()) => serve(dir, sender).await,
+        Err(error) => Err(error),
+    };
+    let (mut serving, stop_serving) = match server {
+        Ok(server) => server,
+        Err(error) => {
+            cluster.stop().await;
+            dir.clear_running()?;
+            return Err(error);
+        }
+    };
+    ready(detach)?;
+
+    let farewell = loop {
+        // Commands stay in the channel and signals are kept, so losing these waits loses nothing; a server that ends is not awaited again.
+        let command = tokio::select! {
+            command = commands.recv() => command,
+            signal = &mut signal => {
+                tracing::info!(signal = signal.unwrap_or("unknown"), "stopping");
+                None
+            }
+            ended = serving.join_next() => {
+                tracing::error!(?ended, "the control socket is no longer served; stopping");
+                None
+            }
+        };
+        match command {
+            Some(Command::Stop(farewell)) => break Some(farewell),
+            Some(Command::Status(answer)) => _ = answer.send(cluster.status()),
+            Some(Command::AddNode { name, answer }) => _ = answer.send(cluster.add_node(name).await),
+            Some(Command::RemoveNode { name, answer }) => _ = answer.send(cluster.remove_node(&name).await),
+            None => break None,
+        }
+    };
+    cluster.stop().await;
+    dir.clear_running()?;
+    if let Some(farewell) = farewell {
+        _ = farewell.send(());
+    }
+    stop_serving.cancel();
+    _ = tokio::time::timeout(FAREWELL, serving.join_next()).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+type Serving = (JoinSet<Result<(), podplane_telemetry::server::ServeError>>, CancellationToken);
+
+async fn serve(dir: &DataDir, commands: mpsc::Sender<Command>) -> anyhow::Result<Serving> {
+    let stop = CancellationToken::new();
+    let listener = Listener::bind(&Listen::Unix(dir.control_socket())).await?;
+    let mut routes = RoutesBuilder::default();
+    routes.add_service(ClusterServiceServer::new(Control::new(commands)));
+    let mut serving = JoinSet::new();
+    let served = stop.clone();
+    serving.spawn(async move {
+        listener
+            .serve(routes, &["podplane.cluster.v1.ClusterService"], DESCRIPTORS, served)
+            .await
+    });
+    Ok((serving, stop))
+}
+
+/// Tells `up`, and from here on needs it no more. Nothing is written to standard output after this.
+fn ready(detach: bool) -> anyhow::Result<()> {
+    if detach {
+        set_parent_process_death_signal(None).context("outlive `up`")?;
+    }
+    Message::Ready.send();
+    Ok(())
+}

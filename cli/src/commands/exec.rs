@@ -1,0 +1,56 @@
+//! `exec`: a program of this machine in a pod's network namespace.
+
+use std::{
+    ffi::OsString,
+    io::ErrorKind,
+    os::unix::process::CommandExt as _,
+    process::{Command, ExitCode},
+};
+
+use podplane_api::core::Pod;
+
+use super::NamespaceArgs;
+use crate::{
+    cluster::{data_dir::DataDir, namespaces, pods},
+    global::{Global, block_on},
+    report,
+};
+
+/// What shells exit with for a program that is not there, and for one that cannot be executed.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Run a program of this machine in a pod's network namespace
+///
+/// No container runs in a pod here, so there is nothing to enter but its network. Exits with the program's code.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  podplane exec web-0 -- ip address\n  podplane exec web-0 -- ping -c 1 10.244.1.2")]
+pub(crate) struct Args {
+    /// The pod
+    pod: String,
+
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let dir = DataDir::new(&global.data_dir)?;
+    pods::enter_cluster(&dir)?;
+    let pod = block_on(async {
+        let pods = global.client()?.namespaced::<Pod>(args.namespace.namespace.as_str());
+        Ok(pods.get(&args.pod).await?)
+    })?;
+    namespaces::enter_netns(&pods::netns(&dir, &pod)?)?;
+    let Some((program, rest)) = args.command.split_first() else {
+        return Ok(ExitCode::from(NOT_FOUND));
+    };
+    // Returns only if it cannot: this process becomes the program, and so has its exit code and gets its signals.
+    let error = Command::new(program).args(rest).exec();
+    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    report::print(&anyhow::Error::new(error).context(format!("execute {}", program.to_string_lossy())));
+    Ok(ExitCode::from(code))
+}

@@ -1,0 +1,111 @@
+//! `status`: what runs.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
+use serde_json::json;
+
+use crate::{
+    cluster::{data_dir::DataDir, launch, pods::not_running, processes::cri_socket},
+    global::{Global, block_on},
+    output::{self, table::Table},
+};
+
+/// How long a cluster that is just starting or stopping may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// With more nodes than this, people do not want a line for each.
+const FEW: usize = 20;
+
+/// Show what runs: services, network mode, nodes and their CRI sockets
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  podplane status\n  podplane status -o json")]
+pub(crate) struct Args {
+    /// Another form than text
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// One object
+    Json,
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let dir = DataDir::new(&global.data_dir)?;
+    let found = if dir.is_ours()? {
+        block_on(launch::find(&dir, PATIENCE))?
+    } else {
+        None
+    };
+    match (args.output, found) {
+        (Some(Format::Json), Some(status)) => output::json(&as_json(&dir, &status))?,
+        (Some(Format::Json), None) => {
+            output::json(&json!({"running": false, "dataDir": dir.path()}))?;
+            return Ok(ExitCode::FAILURE);
+        }
+        (None, found) => text(&dir, &found.with_context(|| not_running(&dir))?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
+    let GetStatusResponse {
+        server,
+        network,
+        network_reason,
+        pid,
+        services,
+        nodes,
+    } = status;
+    let service = |service: &ServiceStatus| {
+        let ServiceStatus {
+            name,
+            pid,
+            restarts,
+            log,
+            address,
+        } = service;
+        json!({"name": name, "pid": pid, "restarts": restarts, "address": address, "log": log})
+    };
+    let node = |node: &String| json!({"name": node, "criSocket": cri_socket(dir, node)});
+    json!({
+        "running": true,
+        "dataDir": dir.path(),
+        "pid": pid,
+        "server": server,
+        "network": {"mode": network, "reason": network_reason},
+        "control": format!("unix:{}", dir.control_socket().display()),
+        "services": services.iter().map(service).collect::<Vec<_>>(),
+        "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
+    })
+}
+
+fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
+    output::line(format_args!("Data directory:  {}", dir.path().display()))?;
+    output::line(format_args!("Supervisor:      {}", status.pid))?;
+    output::line(format_args!("API server:      {}", status.server))?;
+    output::line(format_args!("Network:         {} ({})", status.network, status.network_reason))?;
+    output::line("")?;
+    let row = |service: &ServiceStatus| {
+        vec![
+            service.name.clone(),
+            service.pid.map_or_else(|| "restarting".into(), |pid| pid.to_string()),
+            service.restarts.to_string(),
+            service.address.clone(),
+            service.log.clone(),
+        ]
+    };
+    let mut table = Table::new(vec!["SERVICE", "PID", "RESTARTS", "ADDRESS", "LOG"]);
+    output::line(table.rows(status.services.iter().map(row)))?;
+    output::line("")?;
+    let row = |node: &String| vec![node.clone(), cri_socket(dir, node)];
+    let mut table = Table::new(vec!["NODE", "CRI SOCKET"]);
+    output::line(table.rows(status.nodes.iter().take(FEW).map(row)))?;
+    if let Some(more @ 1..) = status.nodes.len().checked_sub(FEW) {
+        output::line(format_args!("and {more} more"))?;
+    }
+    Ok(())
+}

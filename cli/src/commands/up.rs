@@ -1,0 +1,206 @@
+//! `up`: starts a cluster on this machine.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::Context as _;
+use podplane_api::ObjectKey;
+use podplane_client::Client;
+use podplane_proto::cluster::GetStatusResponse;
+use podplane_telemetry::shutdown;
+
+use super::{apply::apply_manifest, duration};
+use crate::{
+    cluster::{
+        data_dir::DataDir,
+        launch::{self, Launched, Lifetime},
+        progress::Progress,
+        ready::Wanted,
+        settings::{Difference, Flags, Network, Settings},
+        supervisor,
+    },
+    global::{Global, block_on},
+    kind::Kind,
+    manifest::{self, Manifest},
+};
+
+/// The namespace of manifests that name none.
+const NAMESPACE: &str = "default";
+
+/// Start a cluster on this machine
+///
+/// A cluster that is down goes on where it was, with the flags it had unless others are given. One that runs already is left as it
+/// is, if the flags that are given agree with its own; the files are applied in any case.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane up\n  podplane up --nodes 3 -f deploy/sample.yaml --wait\n  podplane up --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 30 --detach"
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    flags: Flags,
+
+    /// Apply the objects of this file, or directory of files; may be repeated. There are no other pods
+    #[arg(short, long = "filename", value_name = "FILE")]
+    filename: Vec<PathBuf>,
+
+    /// Return when all nodes are Ready and the pods of the files run, else fail; the cluster goes on, as with --detach
+    #[arg(long)]
+    wait: bool,
+
+    /// How long to wait, as in 30s
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    timeout: Duration,
+
+    /// Return when the cluster serves; it goes on until `podplane down`
+    #[arg(long)]
+    detach: bool,
+
+    /// Be the supervisor that `up` starts
+    #[arg(long, hide = true, value_name = "ORDER")]
+    supervise: Option<String>,
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    if let Some(order) = &args.supervise {
+        return supervisor::run(order);
+    }
+    let dir = DataDir::new(&global.data_dir)?;
+    let kept = if dir.is_ours()? { dir.record()? } else { None };
+    let settings = args.flags.over(&kept.map(|kept| kept.settings).unwrap_or_default())?;
+    let ranges = settings.ranges()?;
+    settings.plugins()?;
+    for notice in &ranges.notices {
+        anstream::eprintln!("note: {notice}");
+    }
+    if u64::from(settings.nodes) > ranges.max_nodes() {
+        anstream::eprintln!(
+            "note: the cluster CIDR has blocks for {} of {} nodes; the others will have none",
+            ranges.max_nodes(),
+            settings.nodes
+        );
+    }
+    let manifests = if args.filename.is_empty() {
+        Vec::new()
+    } else {
+        manifest::read(&args.filename)?
+    };
+    dir.prepare()?;
+    block_on(up(&args, &dir, settings, &manifests))
+}
+
+async fn up(args: &Args, dir: &DataDir, settings: Settings, manifests: &[Manifest]) -> anyhow::Result<ExitCode> {
+    let lifetime = if args.detach || args.wait {
+        Lifetime::Detached
+    } else {
+        Lifetime::Attached
+    };
+    let mut signal = std::pin::pin!(shutdown::requested());
+    let progress = Progress::new("starting");
+    let mut launched = None;
+    let work = async {
+        let running = launch::find(dir, args.timeout).await?;
+        let status = match running {
+            Some(running) => {
+                agrees(&args.flags, dir, &running)?;
+                progress.done(&format!("a cluster with these flags runs in {}", dir.path().display()));
+                running
+            }
+            None => {
+                let launched = launched.insert(launch::launch(dir, settings, lifetime)?);
+                launched.serving(&progress).await?;
+                let status = launch::find(dir, args.timeout).await?;
+                status.context("the cluster ended as soon as it had begun")?
+            }
+        };
+        furnish(args, &status, manifests, &progress).await?;
+        anyhow::Ok(status)
+    };
+    // A signal before all is done ends what was started here; the parent-death signal would too, but nobody would wait for it.
+    let done = tokio::select! {
+        done = work => done,
+        signal = &mut signal => Err(anyhow::anyhow!("interrupted by {}", signal?)),
+    };
+    drop(progress);
+    match (done, launched, lifetime) {
+        (Ok(status), Some(mut launched), Lifetime::Attached) => {
+            anstream::eprintln!("API server on {}; Ctrl-C ends the cluster", status.server);
+            attend(&mut launched, signal).await
+        }
+        (Ok(status), _, _) => {
+            anstream::eprintln!("API server on {}; `podplane down` ends the cluster", status.server);
+            Ok(ExitCode::SUCCESS)
+        }
+        (Err(error), Some(mut launched), _) if lifetime == Lifetime::Attached || !launched.serves() => {
+            launched.stop().await?;
+            Err(error)
+        }
+        // What runs is left for people to look at.
+        (Err(error), _, _) => Err(error),
+    }
+}
+
+/// Makes the objects of the files, and waits for them.
+async fn furnish(args: &Args, status: &GetStatusResponse, manifests: &[Manifest], progress: &Progress) -> anyhow::Result<()> {
+    let client = Client::connect(&status.server.parse()?)?;
+    for manifest in manifests {
+        let (name, done) = apply_manifest(&client, manifest, NAMESPACE).await?;
+        progress.done(&format!("{name} {done}"));
+    }
+    if !args.wait {
+        return Ok(());
+    }
+    let pods = manifests.iter().filter(|manifest| manifest.kind == Kind::Pod);
+    let wanted = Wanted {
+        nodes: status.nodes.clone(),
+        pods: pods.map(|pod| ObjectKey::new(pod.namespace(NAMESPACE), pod.name())).collect(),
+    };
+    let missing = wanted.wait(&client, args.timeout, progress).await;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let each: Vec<_> = missing.iter().map(|missing| format!("\n  {}: {}", missing.what, missing.why)).collect();
+    anyhow::bail!(
+        "not all is there after {} s; the cluster goes on{}",
+        args.timeout.as_secs_f32(),
+        each.concat()
+    )
+}
+
+/// Stays until a signal ends the cluster, or the cluster ends by itself.
+async fn attend(
+    launched: &mut Launched,
+    signal: std::pin::Pin<&mut impl Future<Output = std::io::Result<&'static str>>>,
+) -> anyhow::Result<ExitCode> {
+    // Losing either wait loses nothing: a process that ended stays so, and a signal is kept.
+    let ended = tokio::select! {
+        ended = launched.wait() => Some(ended?),
+        _ = signal => None,
+    };
+    match ended {
+        None => launched.stop().await.map(|()| ExitCode::SUCCESS),
+        Some(status) if status.success() => Ok(ExitCode::SUCCESS),
+        Some(status) => anyhow::bail!("the supervisor ended ({status})"),
+    }
+}
+
+/// Whether the flags that are given agree with the cluster that runs.
+fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::Result<()> {
+    let record = dir.record()?.context("the cluster that runs has kept no flags")?;
+    let given = flags.over(&record.settings)?;
+    // What was left open has been decided, and the decision may be asked for.
+    let is_decided = |difference: &Difference| match difference.flag {
+        "--network" => record.settings.network == Network::Auto && difference.given == running.network,
+        "--listen" => difference.given == running.server,
+        _ => false,
+    };
+    let differences = given.differences(&record.settings).into_iter().filter(|difference| !is_decided(difference));
+    let each: Vec<_> = differences
+        .map(|Difference { flag, running, given }| format!("\n  {flag}: {running} runs, {given} was given"))
+        .collect();
+    anyhow::ensure!(
+        each.is_empty(),
+        "a cluster with other flags runs in {}; end it with `podplane down`, or take another --data-dir{}",
+        dir.path().display(),
+        each.concat()
+    );
+    Ok(())
+}
