@@ -347,6 +347,7 @@ impl Sandboxes {
                 if let Err(error) = undone {
                     tracing::warn!(sandbox = %id, error = %chain(&error), "sandbox not taken back; it stays, not ready");
                 }
+                self.remove_idle_bridge();
                 Err(error)
             }
         }
@@ -377,6 +378,21 @@ impl Sandboxes {
         }
         record.created_at = now();
         self.settle(record, State::Ready)
+    }
+
+    /// A bridge that has the address of an earlier block makes every ADD fail. While it has pods it stays, for them; without any it serves nobody, and goes, so that the
+    /// next attempt begins anew.
+    fn remove_idle_bridge(&self) {
+        let is_idle = |entry: &Entry| entry.record.attached().is_none();
+        if !self.lock().values().all(is_idle) {
+            return;
+        }
+        let Ok(list) = self.dir.network() else {
+            return;
+        };
+        if let Err(error) = self.network.remove_bridges(&list) {
+            tracing::warn!(error = %chain(&error), "idle bridge not removed");
+        }
     }
 
     /// Detaches the sandbox if it is attached, and records that it is not ready. The caller has its turn.

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use podplane_client::endpoint;
+use podplane_cni::{netlink::Netlink, netns};
 use podplane_proto::cri as wire;
 use podplane_proto::cri::{
     NamespaceMode, RunPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
@@ -11,7 +12,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tonic::{Code, Status, transport::Channel};
 
-use super::*;
+use super::{record::SandboxId, *};
 
 /// Our plugins, beside the test program's directory; `cargo build -p podplane-cni --bins` puts them there.
 fn own_plugins() -> PathBuf {
@@ -50,6 +51,12 @@ struct Server {
 
 impl Server {
     async fn start(bin_dir: &Path) -> (Self, RuntimeServiceClient<Channel>) {
+        let mut server = Self::prepare(bin_dir);
+        let client = server.launch().await;
+        (server, client)
+    }
+
+    fn prepare(bin_dir: &Path) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = Config {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
@@ -63,14 +70,12 @@ impl Server {
             cni_concurrency: 4,
             gc_interval: Duration::from_secs(3600),
         };
-        let mut server = Self {
+        Self {
             dir,
             config,
             stop: CancellationToken::new(),
             running: JoinSet::new(),
-        };
-        let client = server.launch().await;
-        (server, client)
+        }
     }
 
     /// Starts it and waits until it answers.
@@ -279,8 +284,6 @@ async fn life_of_a_sandbox(bin_dir: &Path) {
     server.end().await;
 }
 
-use super::record::SandboxId;
-
 #[tokio::test]
 async fn a_sandbox_lives_once_and_its_steps_can_be_repeated() {
     life_of_a_sandbox(&own_plugins()).await;
@@ -372,4 +375,131 @@ async fn kernel_mode_serves_one_node() {
     let refused = run(config, CancellationToken::new()).await.unwrap_err();
     assert!(matches!(refused, Error::OneNode(2)), "{refused}");
     server.end().await;
+}
+
+/// Whether to go on as root; prints a visible line if the environment says to do without.
+fn is_root() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return true;
+    }
+    let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
+    assert!(
+        skip.split(',').any(|word| word == "root"),
+        "needs root for network namespaces: run as root, or set PODPLANE_SKIP=root"
+    );
+    println!("SKIPPED: needs root");
+    false
+}
+
+/// A server in kernel mode whose node is a namespace of its own, which goes with it.
+struct Kernel(Server);
+
+impl Kernel {
+    fn prepare() -> Self {
+        let mut server = Server::prepare(&own_plugins());
+        let node = server.dir.path().join("node-netns");
+        netns::create(&node).unwrap();
+        let config = &mut server.config;
+        config.nodes.truncate(1);
+        config.network = NetworkMode::Kernel;
+        config.node_netns = Some(node);
+        Self(server)
+    }
+
+    /// The addresses of an interface in a namespace, without link-local ones; `None` if there is no such interface.
+    fn addresses(&self, netns: &Path, interface: &str) -> Option<Vec<String>> {
+        let mut netlink = Netlink::open_in(netns).unwrap();
+        let link = netlink.link(interface).unwrap()?;
+        assert!(link.is_up, "{interface} is down");
+        let addresses = netlink.addresses(link.index).unwrap();
+        let shown = addresses
+            .iter()
+            .filter(|a| a.is_global || a.net.addr().is_ipv4());
+        Some(shown.map(|address| address.net.to_string()).collect())
+    }
+
+    fn pod_netns(&self, id: &str) -> PathBuf {
+        self.0.config.netns_dir.join(format!("n1.{id}"))
+    }
+
+    fn node_netns(&self) -> &Path {
+        self.0.config.node_netns.as_deref().unwrap()
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        for path in netns::list(&self.0.config.netns_dir).unwrap() {
+            netns::remove(&path).unwrap();
+        }
+        netns::remove(self.node_netns()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_pod_has_a_namespace_behind_its_nodes_bridge() {
+    if !is_root() {
+        return;
+    }
+    let mut kernel = Kernel::prepare();
+    let mut client = kernel.0.launch().await;
+    configure(&mut client, "10.9.0.0/24").await.unwrap();
+    let id = run_pod(&mut client, "a").await.unwrap();
+    let pod = kernel.pod_netns(&id);
+    assert_eq!(kernel.addresses(&pod, "eth0").unwrap(), ["10.9.0.2/24"]);
+    assert_eq!(kernel.addresses(&pod, "lo").unwrap(), ["127.0.0.1/8"]);
+    assert_eq!(
+        kernel.addresses(kernel.node_netns(), "cni0").unwrap(),
+        ["10.9.0.1/24"]
+    );
+    let network = status(&mut client, &id).await.unwrap().network.unwrap();
+    assert_eq!(network.ip, "10.9.0.2");
+
+    // Another block while the pod lives: it goes on, and others wait until the bridge is free of it.
+    configure(&mut client, "10.9.1.0/24").await.unwrap();
+    let refused = run_pod(&mut client, "b").await.unwrap_err();
+    assert!(
+        refused
+            .message()
+            .contains("already has an IP address different from"),
+        "{refused}"
+    );
+    assert_eq!(kernel.addresses(&pod, "eth0").unwrap(), ["10.9.0.2/24"]);
+    remove(&mut client, &id).await;
+    assert!(!pod.exists());
+    assert!(kernel.0.leased().is_empty());
+    assert!(
+        run_pod(&mut client, "b").await.is_err(),
+        "it removes the idle bridge"
+    );
+    let id = run_pod(&mut client, "b").await.unwrap();
+    let pod = kernel.pod_netns(&id);
+    let addresses = kernel.addresses(&pod, "eth0").unwrap();
+    assert!(addresses[0].starts_with("10.9.1."), "{addresses:?}");
+    kernel.0.end().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_namespace_is_gone_is_not_ready_and_holds_no_address() {
+    if !is_root() {
+        return;
+    }
+    let mut kernel = Kernel::prepare();
+    let mut client = kernel.0.launch().await;
+    configure(&mut client, "10.9.0.0/24").await.unwrap();
+    let id = run_pod(&mut client, "a").await.unwrap();
+    let orphan = kernel.pod_netns(&"0".repeat(SandboxId::LEN));
+    let foreign = kernel.0.config.netns_dir.join("somebody");
+    netns::create(&orphan).unwrap();
+    netns::create(&foreign).unwrap();
+    kernel.0.end().await;
+    netns::remove(&kernel.pod_netns(&id)).unwrap();
+
+    let mut client = kernel.0.launch().await;
+    let stopped = status(&mut client, &id).await.unwrap();
+    assert_eq!(stopped.state(), wire::PodSandboxState::SandboxNotready);
+    assert!(kernel.0.leased().is_empty());
+    assert!(!orphan.exists());
+    assert!(foreign.exists(), "what is not ours stays");
+    kernel.0.end().await;
 }

@@ -24,6 +24,8 @@ pub struct Notice {
     node: Arc<Node>,
     /// One of them, which says whose they are.
     sandbox: Sandbox,
+    /// Whether there is any left.
+    left: bool,
 }
 
 /// Notices that wait. A runtime's lister waits when it is full, which delays its next look and nothing else.
@@ -103,9 +105,14 @@ impl Pods {
     }
 
     fn notice(&mut self, notice: Notice) {
-        let Notice { node, sandbox } = notice;
+        let Notice {
+            node,
+            sandbox,
+            left,
+        } = notice;
         match self.handles.get(&sandbox.uid) {
             Some(handle) => handle.woken.notify_one(),
+            None if !left => {}
             None => {
                 // The change that brings this pod may still be waiting; it starts the worker then.
                 let is_known = self
@@ -179,6 +186,7 @@ pub async fn watch_sandboxes(
         }
         for sandbox in changed(&known, &present) {
             let notice = Notice {
+                left: present.contains_key(&sandbox.uid),
                 node: node.clone(),
                 sandbox,
             };

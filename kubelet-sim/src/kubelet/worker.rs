@@ -188,7 +188,8 @@ impl Worker {
                 Ok(None)
             }
             Err(error) => {
-                let message = format!("Failed to create pod sandbox: {}", rpc_error(&error));
+                let error = rpc_error(&error);
+                let message = format!("Failed to create pod sandbox: {error}");
                 let events = &self.node.events;
                 events.record(
                     &**pod,
@@ -197,7 +198,7 @@ impl Worker {
                     "",
                     message,
                 );
-                tracing::info!(node = self.node.name(), pod = %pod.key(), %error, "sandbox not made; trying again");
+                tracing::info!(node = self.node.name(), pod = %pod.key(), error, "sandbox not made; trying again");
                 self.waiting(pod).await?;
                 Ok(Some(Next::Again(self.back_off())))
             }
