@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podplane_client::{Client, Endpoint};
+use podplane_client::{ApiError, Client, Endpoint};
 use tokio::runtime;
 
 /// Flags of every command.
@@ -71,6 +71,23 @@ impl Global {
             ),
             Err(error) => Err(error)
                 .with_context(|| format!("read the server's address in {}", file.display())),
+        }
+    }
+
+    /// An error with where the server should have been, if it is that nobody answered there.
+    pub(crate) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
+        let is_unreachable = error
+            .downcast_ref::<ApiError>()
+            .is_some_and(ApiError::is_unavailable);
+        match self.server() {
+            Ok(server) if is_unreachable && self.server.is_some() => {
+                error.context(format!("the server at {server} does not answer"))
+            }
+            Ok(server) if is_unreachable => error.context(format!(
+                "the server at {server} does not answer: `podplane up` starts the cluster in {} again",
+                self.data_dir.display()
+            )),
+            Ok(_) | Err(_) => error,
         }
     }
 

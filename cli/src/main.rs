@@ -94,7 +94,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
-    let done = Global::try_from(global).and_then(|global| dispatch(command, &global));
+    let done = Global::try_from(global)
+        .and_then(|global| dispatch(command, &global).map_err(|error| global.locate(error)));
     done.unwrap_or_else(|error| report::failure(&error))
 }
 

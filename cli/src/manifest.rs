@@ -313,6 +313,14 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_is_six_pods() {
+        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/sample.yaml");
+        let manifests = read(&[sample]).unwrap();
+        assert_eq!(manifests.len(), 6);
+        assert!(manifests.iter().all(|manifest| manifest.kind == Kind::Pod));
+    }
+
+    #[test]
     fn a_directory_is_read_by_name() {
         let dir = tempfile::tempdir().unwrap();
         for (file, name) in [("b.yaml", "b"), ("a.json", "a"), ("c.txt", "c")] {

@@ -61,7 +61,7 @@ impl fmt::Display for Report<'_> {
 /// The rule of kubectl: what is wrong with an object speaks for itself, all else is said to come from the server.
 fn prefix(error: &ApiError) -> String {
     match error.reason {
-        Reason::Invalid => String::new(),
+        Reason::Invalid => "The ".into(),
         Reason::ServiceUnavailable => "error: the server does not answer: ".into(),
         reason => format!("Error from server ({}): ", reason.as_str()),
     }
@@ -86,7 +86,7 @@ mod tests {
         );
         let error = ApiError::new(
             Reason::Invalid,
-            r#"The Pod "x" is invalid: spec: Required value"#,
+            r#"Pod "x" is invalid: spec: Required value"#,
         )
         .into();
         assert_eq!(

@@ -42,13 +42,11 @@ pub(super) fn cells(node: &Node, now: Timestamp) -> Vec<String> {
 
 /// `Ready`, `NotReady,SchedulingDisabled`; `Unknown` before the kubelet reported.
 fn status(node: &Node) -> String {
-    let conditions = node
+    let mut conditions = node
         .status
         .iter()
         .flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions
-        .filter(|condition| condition.type_ == "Ready")
-        .last();
+    let ready = conditions.find(|condition| condition.type_ == "Ready");
     let mut status = ready
         .map_or("Unknown", |ready| match ready.status.as_str() {
             "True" => "Ready",
