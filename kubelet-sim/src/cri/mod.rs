@@ -116,7 +116,7 @@ pub struct Config {
 
 /// Why the CRI server ended, or did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RunError {
     /// Several nodes share a process only where nothing runs inside them.
     #[error("--network kernel serves one node; --node was given {0} times")]
     OneNode(usize),
@@ -158,10 +158,10 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 ///
-/// [`Error`] if it cannot start, or if a part of it ends by itself.
-pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
+/// [`RunError`] if it cannot start, or if a part of it ends by itself.
+pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     if config.network == NetworkMode::Kernel && config.nodes.len() > 1 {
-        return Err(Error::OneNode(config.nodes.len()));
+        return Err(RunError::OneNode(config.nodes.len()));
     }
     let slots = Arc::new(Semaphore::new(config.cni_concurrency.into()));
     let mut tasks = Tasks::new(stop);
@@ -192,7 +192,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
     Ok(tasks.run().await?)
 }
 
-async fn open(config: &Config, node: &NodeName) -> Result<Arc<Sandboxes>, Error> {
+async fn open(config: &Config, node: &NodeName) -> Result<Arc<Sandboxes>, RunError> {
     let dir = NodeDir::new(&config.nodes_dir, node);
     let runtime = podplane_cni::Runtime {
         bin_dirs: config.cni_bin_dirs.clone(),
@@ -207,7 +207,7 @@ async fn open(config: &Config, node: &NodeName) -> Result<Arc<Sandboxes>, Error>
     let network = Network::new(runtime, plugins, config.netns_dir.clone(), node.clone())?;
     let template = config.cni_template;
     let opened = task::spawn_blocking(move || Sandboxes::open(dir, template, network)).await?;
-    let opened = opened.map_err(|source| Error::Node {
+    let opened = opened.map_err(|source| RunError::Node {
         node: node.clone(),
         source,
     })?;
@@ -229,7 +229,8 @@ async fn collect_garbage(
             () = stop.cancelled() => return Ok(()),
             _ = ticks.tick() => {}
         }
-        for node in nodes.iter().cloned() {
+        for node in &nodes {
+            let node = Arc::clone(node);
             task::spawn_blocking(move || node.collect_garbage()).await?;
         }
     }

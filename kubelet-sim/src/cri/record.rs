@@ -255,7 +255,7 @@ mod tests {
         records.write(&record).unwrap();
         let torn = dir.path().join("sandboxes/0.json");
         fs::write(&torn, "{").unwrap();
-        assert_eq!(records.load().unwrap(), [record.clone()]);
+        assert_eq!(records.load().unwrap(), std::slice::from_ref(&record));
         assert!(!torn.exists());
         records.remove(&record.id).unwrap();
         records.remove(&record.id).unwrap();

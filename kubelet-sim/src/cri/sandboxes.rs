@@ -8,6 +8,7 @@ use std::{
     io,
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -19,6 +20,9 @@ use super::{
     template::Template,
 };
 use crate::{NodeDir, PodCidrs, node_dir::write_atomically};
+
+/// Threads that put sandboxes right when a server starts.
+const RECOVERY_THREADS: usize = 8;
 
 /// Why an operation on a sandbox failed.
 #[derive(Debug, thiserror::Error)]
@@ -134,20 +138,33 @@ impl Sandboxes {
     /// Takes back what was being made when the last server ended, releases the network of sandboxes whose namespace is gone, and collects garbage. Failures are
     /// logged, since a node with one broken sandbox must serve the others; the client's next Stop or Remove tries again.
     fn recover(&self) {
-        for record in self.list() {
-            let outcome = match record.state {
-                State::Creating => self.remove(record.id.as_str()),
-                State::Ready if record.attached().is_some_and(|n| !self.network.is_live(n)) => {
-                    tracing::info!(sandbox = %record.id, pod = record.metadata.name, "namespace is gone; sandbox is not ready");
-                    self.stop(record.id.as_str())
-                }
-                State::Ready | State::NotReady => Ok(()),
-            };
-            if let Err(error) = outcome {
-                tracing::warn!(sandbox = %record.id, error = %chain(&error), "sandbox not put right");
+        // After a reboot every sandbox is without its namespace, and plugins are slow one at a time.
+        let records = Mutex::new(self.list().into_iter());
+        let next = || lock(&records).next();
+        thread::scope(|scope| {
+            for _ in 0..RECOVERY_THREADS {
+                scope.spawn(|| {
+                    while let Some(record) = next() {
+                        self.put_right(&record);
+                    }
+                });
             }
-        }
+        });
         self.collect_garbage();
+    }
+
+    fn put_right(&self, record: &Record) {
+        let outcome = match record.state {
+            State::Creating => self.remove(record.id.as_str()),
+            State::Ready if record.attached().is_some_and(|n| !self.network.is_live(n)) => {
+                tracing::info!(sandbox = %record.id, pod = record.metadata.name, "namespace is gone; sandbox is not ready");
+                self.stop(record.id.as_str())
+            }
+            State::Ready | State::NotReady => Ok(()),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(sandbox = %record.id, error = %chain(&error), "sandbox not put right");
+        }
     }
 
     /// Reclaims addresses, namespaces and cached results that no sandbox has. What fails is logged and tried again by the next call.

@@ -46,7 +46,7 @@ struct Server {
     dir: TempDir,
     config: Config,
     stop: CancellationToken,
-    running: JoinSet<Result<(), Error>>,
+    running: JoinSet<Result<(), RunError>>,
 }
 
 impl Server {
@@ -373,7 +373,7 @@ async fn kernel_mode_serves_one_node() {
     let mut config = server.config.clone();
     config.network = NetworkMode::Kernel;
     let refused = run(config, CancellationToken::new()).await.unwrap_err();
-    assert!(matches!(refused, Error::OneNode(2)), "{refused}");
+    assert!(matches!(refused, RunError::OneNode(2)), "{refused}");
     server.end().await;
 }
 

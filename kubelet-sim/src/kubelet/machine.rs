@@ -12,7 +12,7 @@ pub(super) fn cpus() -> usize {
 /// Bytes of memory.
 pub(super) fn memory() -> u64 {
     let info = rustix::system::sysinfo();
-    u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit))
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
 }
 
 /// Versions and ids. `runtime` is `NAME://VERSION`.

@@ -150,7 +150,7 @@ pub struct Config {
 
 /// Why the kubelet ended, or did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RunError {
     /// Only one node can be in a namespace.
     #[error("--node-netns is of one node; --node was given {0} times")]
     OneNode(usize),
@@ -169,10 +169,10 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// [`Error`] if it cannot start, or if a part of it ends by itself.
-pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
+/// [`RunError`] if it cannot start, or if a part of it ends by itself.
+pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     if config.node_netns.is_some() && config.nodes.len() > 1 {
-        return Err(Error::OneNode(config.nodes.len()));
+        return Err(RunError::OneNode(config.nodes.len()));
     }
     let client = Client::connect(&config.server)?;
     let listener = Listener::bind(&config.listen).await?;

@@ -43,6 +43,9 @@ const REPORT_GAP: Duration = Duration::from_millis(50);
 /// After a pod was refused its address, the scheduler takes the node for full until it reports again; this is when it does.
 const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 
+/// Why pods have no network though the runtime could give them one.
+const NO_POD_CIDR: &str = "container runtime network not ready: the node has no podCIDR";
+
 /// A node, shared by all that work for it.
 #[derive(Debug)]
 pub struct Node {
@@ -66,14 +69,25 @@ pub struct Node {
     pub resync: Duration,
     /// How often it writes its status even if nothing changed.
     pub heartbeat: Duration,
-    /// Why pods cannot have a network, as last observed.
-    pub network_fault: watch::Sender<Option<String>>,
+    /// Whether pods can have a network, as last observed.
+    pub network: watch::Sender<NetworkState>,
     /// Something changed that may be worth a report.
     pub changed: Notify,
     /// The next report is written even if it says the same as the last.
     must_report: AtomicBool,
     /// UIDs of pods that were admitted and may have no address yet. Held while deciding on another.
     pending: Mutex<BTreeSet<String>>,
+}
+
+/// Whether pods can have a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkState {
+    /// The runtime was not asked yet, or not told the node's blocks.
+    Unknown,
+    /// They can.
+    Ready,
+    /// They cannot: why, in the words of the node's condition.
+    Fault(String),
 }
 
 /// What a [`Node`] is made of.
@@ -202,7 +216,7 @@ impl Node {
             ip_policy,
             resync,
             heartbeat,
-            network_fault: watch::Sender::new(Some("kubelet is starting".to_owned())),
+            network: watch::Sender::new(NetworkState::Unknown),
             changed: Notify::new(),
             must_report: AtomicBool::new(false),
             pending: Mutex::default(),
@@ -297,7 +311,7 @@ impl Node {
             let nodes = self.client.all::<NodeObject>();
             let mut node = node_status::object(&self.machine);
             let network = Network {
-                fault: self.network_fault.borrow().clone(),
+                fault: Some("kubelet is starting".to_owned()),
                 ..Network::default()
             };
             node.status = Some(node_status::status(
@@ -394,21 +408,29 @@ impl Node {
             reporter.configured = Some(cidrs.clone());
         }
         let fault = self.runtime.network_fault().await;
-        let fault = fault.map_err(NodeError::runtime("ask for the runtime's status"))?;
+        let mut fault = fault.map_err(NodeError::runtime("ask for the runtime's status"))?;
         if fault.is_some() {
             // It may have lost its configuration, so it is told again.
             reporter.configured = None;
         }
-        self.network_fault.send_if_modified(|old| {
-            let is_new = *old != fault;
-            old.clone_from(&fault);
+        if cidrs.is_none() {
+            // The runtime may still have the block of an earlier Node of this name, which is somebody else's by now.
+            fault.get_or_insert_with(|| NO_POD_CIDR.to_owned());
+        }
+        let state = match &fault {
+            None => NetworkState::Ready,
+            Some(fault) => NetworkState::Fault(fault.clone()),
+        };
+        self.network.send_if_modified(|old| {
+            let is_new = *old != state;
+            *old = state;
             is_new
         });
         let books = self.books().await?;
         let network = Network {
             fault,
             has_pod_cidrs: cidrs.is_some(),
-            usage: books.usage(),
+            usage: cidrs.and_then(|_| books.usage()),
         };
         self.write(node, &network, reporter).await
     }

@@ -94,7 +94,7 @@ mod tests {
     fn pod(phase: &str, deleting: bool) -> Pod {
         Pod {
             metadata: ObjectMeta {
-                deletion_timestamp: deleting.then(|| Time(Timestamp::UNIX_EPOCH)),
+                deletion_timestamp: deleting.then_some(Time(Timestamp::UNIX_EPOCH)),
                 ..ObjectMeta::default()
             },
             status: Some(PodStatus {

@@ -34,6 +34,10 @@ impl Runtime {
     }
 
     /// `NAME://VERSION`, as nodes report it.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
     pub async fn version(&self) -> Result<String, Status> {
         let answer = self
             .client
@@ -49,6 +53,10 @@ impl Runtime {
     }
 
     /// `None` if pods can have a network, else why not, in the words of Kubernetes' node condition.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
     pub async fn network_fault(&self) -> Result<Option<String>, Status> {
         let answer = self
             .client
@@ -71,6 +79,10 @@ impl Runtime {
     }
 
     /// Tells the runtime the node's blocks.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
     pub async fn configure(&self, cidrs: &PodCidrs) -> Result<(), Status> {
         let network_config = cri::NetworkConfig {
             pod_cidr: cidrs.to_string(),
@@ -85,11 +97,19 @@ impl Runtime {
     }
 
     /// All sandboxes, by id.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
     pub async fn list(&self) -> Result<Vec<Sandbox>, Status> {
         self.list_matching(HashMap::new()).await
     }
 
     /// The sandboxes of one pod, by id.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
     pub async fn list_of(&self, uid: &str) -> Result<Vec<Sandbox>, Status> {
         self.list_matching(HashMap::from([(UID_LABEL.to_owned(), uid.to_owned())]))
             .await
@@ -112,6 +132,10 @@ impl Runtime {
     }
 
     /// What is to be reported of a sandbox, `None` if it is no longer ready, or gone.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
     pub async fn ready(&self, id: &str) -> Result<Option<ReadySandbox>, Status> {
         let request = cri::PodSandboxStatusRequest {
             pod_sandbox_id: id.into(),
@@ -140,6 +164,10 @@ impl Runtime {
     }
 
     /// Runs a sandbox for the pod, which has none; returns its id.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
     pub async fn run(&self, pod: &Pod) -> Result<String, Status> {
         let request = cri::RunPodSandboxRequest {
             config: Some(sandbox_config(pod)),
@@ -150,6 +178,10 @@ impl Runtime {
     }
 
     /// Stops and removes a sandbox; one that is gone is fine.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
     pub async fn remove(&self, id: &str) -> Result<(), Status> {
         let mut client = self.client.clone();
         let stop = cri::StopPodSandboxRequest {

@@ -12,14 +12,14 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     admission::Verdict,
-    node::{Node, NodeError},
+    node::{NetworkState, Node, NodeError},
     plan::{Step, is_host_network, plan},
     runtime::rpc_error,
     status,
 };
 use crate::cri::sandboxes::chain;
 
-/// While an address is about to be freed, or the network about to be ready, look again so often.
+/// While an address is about to be freed, look again so often.
 const SOON: Duration = Duration::from_millis(200);
 /// After failures: from here, doubled up to [`MAX_BACKOFF`], which is Kubernetes' own pause between attempts at a sandbox.
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
@@ -34,6 +34,8 @@ pub struct Worker {
     pod: watch::Receiver<Option<Arc<Pod>>>,
     /// Something about its sandboxes changed.
     woken: Arc<Notify>,
+    /// Whether it can have a network.
+    network: watch::Receiver<NetworkState>,
     backoff: Duration,
     /// The fault that the pod was last told of, so that it is told once.
     told: Option<String>,
@@ -58,6 +60,7 @@ impl Worker {
         woken: Arc<Notify>,
     ) -> Self {
         Self {
+            network: node.network.subscribe(),
             node,
             uid,
             pod,
@@ -92,6 +95,8 @@ impl Worker {
                     return self.uid; // The kubelet is ending.
                 },
                 () = self.woken.notified() => {}
+                // The node has this one's sender, and we have the node.
+                _ = self.network.changed() => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -161,12 +166,18 @@ impl Worker {
 
     /// Admits the pod and runs its sandbox; `None` to look at once.
     async fn start(&mut self, pod: &Arc<Pod>) -> Result<Option<Next>, NodeError> {
-        let fault = self.node.network_fault.borrow().clone();
-        if let Some(fault) = fault.filter(|_| !is_host_network(pod)) {
-            let message = format!("network is not ready: {fault}");
-            self.tell_once(pod, "NetworkNotReady", message);
-            self.waiting(pod).await?;
-            return Ok(Some(Next::Again(SOON)));
+        let network = self.network.borrow_and_update().clone();
+        match network {
+            _ if is_host_network(pod) => {}
+            NetworkState::Ready => {}
+            // Too early to worry anybody.
+            NetworkState::Unknown => return Ok(Some(Next::Rest)),
+            NetworkState::Fault(fault) => {
+                let message = format!("network is not ready: {fault}");
+                self.tell_once(pod, "NetworkNotReady", message);
+                self.waiting(pod).await?;
+                return Ok(Some(Next::Rest));
+            }
         }
         match self.node.admit(pod).await? {
             Verdict::Admit => {}
