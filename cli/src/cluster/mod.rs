@@ -1,14 +1,14 @@
 //! The local cluster: what `up` starts, how it is kept, and how others get at it.
 //!
 //! `up` ([`launch`]) starts a [`supervisor`] as a process of its own; that chooses a network [`mode`], enters [`namespaces`], makes the
-//! [`fabric`] and runs every [`service`] ([`cluster`]). They meet in the data directory ([`data_dir`]) and at its control socket
+//! [`fabric`] and runs every [`service`] ([`instance`]). They meet in the data directory ([`data_dir`]) and at its control socket
 //! ([`control`]).
 
-mod cluster;
 pub(crate) mod control;
 pub(crate) mod data_dir;
 pub(crate) mod echo;
 mod fabric;
+mod instance;
 pub(crate) mod launch;
 mod mode;
 pub(crate) mod namespaces;

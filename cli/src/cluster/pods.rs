@@ -35,26 +35,30 @@ pub(crate) fn netns(dir: &DataDir, pod: &Pod) -> anyhow::Result<PathBuf> {
         "pod {name} is hostNetwork: it has its node's network and no namespace of its own"
     );
     let node = spec.node_name.with_context(|| format!("pod {name} is on no node yet"))?;
-    let sandboxes = dir.nodes().join(&node).join("sandboxes");
+    let mut own: Vec<_> = ready_sandboxes(dir, &node)?
+        .with_context(|| format!("pod {name} is on node {node}, which is none of this cluster's"))?
+        .into_iter()
+        .filter(|record| record.metadata.uid == pod.uid())
+        .collect();
+    own.sort_by_key(|record| record.metadata.attempt);
+    let network = own.pop().and_then(|record| record.network);
+    Ok(network.with_context(|| format!("pod {name} has no sandbox that is ready"))?.netns)
+}
+
+/// The sandboxes of a node that its CRI server says are ready; absent if this cluster has no such node.
+pub(crate) fn ready_sandboxes(dir: &DataDir, node: &str) -> anyhow::Result<Option<Vec<Record>>> {
+    let sandboxes = dir.nodes().join(node).join("sandboxes");
     let entries = match fs::read_dir(&sandboxes) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            anyhow::bail!("pod {name} is on node {node}, which is none of this cluster's")
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("read {}", sandboxes.display())),
     };
-    let mut latest: Option<Record> = None;
+    let mut records = Vec::new();
     for entry in entries {
         let path = entry.with_context(|| format!("read {}", sandboxes.display()))?.path();
-        // A sandbox may go while we look, and a file that is being written has another name: neither is the pod's.
+        // A sandbox may go while we look, and a file that is being written has another name: neither is ready.
         let record = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Record>(&text).ok());
-        let Some(record) = record.filter(|record| record.metadata.uid == pod.uid() && record.state == State::Ready) else {
-            continue;
-        };
-        if latest.as_ref().is_none_or(|latest| latest.metadata.attempt < record.metadata.attempt) {
-            latest = Some(record);
-        }
+        records.extend(record.filter(|record| record.state == State::Ready));
     }
-    let network = latest.and_then(|record| record.network);
-    Ok(network.with_context(|| format!("pod {name} has no sandbox that is ready"))?.netns)
+    Ok(Some(records))
 }

@@ -1,14 +1,21 @@
 //! Waiting until nodes are Ready and pods run, and saying what is missing if they do not.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use podplane_api::{
-    ObjectKey,
+    Object as _, ObjectKey,
+    coordination::Lease,
     core::{Event, Node, Pod},
+    jiff::Timestamp,
 };
 use podplane_client::{Cache, Client, ListParams, reflector};
 
-use super::progress::Progress;
+use super::{data_dir::DataDir, pods, progress::Progress};
+
+/// Where kubelets keep their leases.
+const LEASES: &str = "kube-node-lease";
+/// How often sandboxes are looked for when all else is well.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Something that is not as it should be, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +30,23 @@ pub(crate) struct Missing {
 pub(crate) struct Wanted {
     pub(crate) nodes: Vec<String>,
     pub(crate) pods: Vec<ObjectKey>,
+    /// For a cluster that has just been started: what it is to be held against.
+    pub(crate) start: Option<Start>,
+}
+
+/// What tells a state that is true now from one that the store has kept since the cluster ran last.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    pub(crate) dir: DataDir,
+    /// Leases renewed since then are those of kubelets that run.
+    pub(crate) time: Timestamp,
+}
+
+/// What is seen of the cluster.
+struct View {
+    nodes: Cache<Node>,
+    pods: Cache<Pod>,
+    leases: Cache<Lease>,
 }
 
 impl Wanted {
@@ -30,36 +54,42 @@ impl Wanted {
     pub(crate) async fn wait(&self, client: &Client, timeout: Duration, progress: &Progress) -> Vec<Missing> {
         let (nodes, node_driver) = reflector(client.all::<Node>(), ListParams::default());
         let (pods, pod_driver) = reflector(client.all::<Pod>(), ListParams::default());
+        let (leases, lease_driver) = reflector(client.namespaced::<Lease>(LEASES), ListParams::default());
+        let view = View { nodes, pods, leases };
         let watched = async {
-            tokio::join!(nodes.synced(), pods.synced());
-            let (mut node_changes, mut pod_changes) = (nodes.subscribe(), pods.subscribe());
+            tokio::join!(view.nodes.synced(), view.pods.synced(), view.leases.synced());
+            let (mut nodes, mut pods, mut leases) = (view.nodes.subscribe(), view.pods.subscribe(), view.leases.subscribe());
             loop {
                 // Changes are taken before the look, so none between the look and the wait is missed.
-                while node_changes.try_next().is_some() || pod_changes.try_next().is_some() {}
-                if self.look(&nodes, &pods, progress) {
+                while nodes.try_next().is_some() || pods.try_next().is_some() || leases.try_next().is_some() {}
+                let all_is_said = self.look(&view, progress);
+                if all_is_said && self.is_true(&view) {
                     return;
                 }
-                // Both are cancel safe.
+                // All are cancel safe. Sandboxes are files, of whose changes nobody tells.
                 tokio::select! {
-                    _ = node_changes.next() => {}
-                    _ = pod_changes.next() => {}
+                    _ = nodes.next() => {}
+                    _ = pods.next() => {}
+                    _ = leases.next() => {}
+                    () = tokio::time::sleep(LOOK), if all_is_said => {}
                 }
             }
         };
         let in_time = tokio::time::timeout(timeout, watched);
-        // The drivers never end, and the other two only wait.
+        // The drivers never end, and the other only waits.
         tokio::select! {
             () = node_driver => {}
             () = pod_driver => {}
+            () = lease_driver => {}
             done = in_time => if done.is_ok() { return Vec::new() },
         }
-        self.missing(client, &nodes, &pods).await
+        self.missing(client, &view).await
     }
 
-    /// Whether everything is there.
-    fn look(&self, nodes: &Cache<Node>, pods: &Cache<Pod>, progress: &Progress) -> bool {
-        let ready = self.nodes.iter().filter(|name| is_ready(nodes, name)).count();
-        let running = self.pods.iter().filter(|key| is_running(pods, key)).count();
+    /// Whether everything is said to be there.
+    fn look(&self, view: &View, progress: &Progress) -> bool {
+        let ready = self.nodes.iter().filter(|name| self.is_ready(view, name)).count();
+        let running = self.pods.iter().filter(|key| is_running(&view.pods, key)).count();
         let mut text = format!("{ready}/{} nodes Ready", self.nodes.len());
         if !self.pods.is_empty() {
             text = format!("{text}, {running}/{} pods Running", self.pods.len());
@@ -68,28 +98,63 @@ impl Wanted {
         ready == self.nodes.len() && running == self.pods.len()
     }
 
-    async fn missing(&self, client: &Client, nodes: &Cache<Node>, pods: &Cache<Pod>) -> Vec<Missing> {
-        let nodes = self.nodes.iter().filter(|name| !is_ready(nodes, name)).map(|name| Missing {
+    /// Whether a node is Ready and, if the cluster has just been started, has a kubelet that says so.
+    fn is_ready(&self, view: &View, name: &str) -> bool {
+        let node = view.nodes.get(&ObjectKey::new("", name));
+        let is_said = node.is_some_and(|node| condition(&node).is_some_and(|(status, _)| status == "True"));
+        is_said && self.start.as_ref().is_none_or(|start| start.is_renewed(&view.leases, name))
+    }
+
+    /// Whether pods that run have sandboxes, if the cluster has just been started: those it had before are gone with its processes.
+    fn is_true(&self, view: &View) -> bool {
+        let Some(Start { dir, .. }) = &self.start else {
+            return true;
+        };
+        let mut sandboxes = BTreeMap::new();
+        self.pods.iter().filter_map(|key| view.pods.get(key)).all(|pod| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+            let sandboxes = sandboxes
+                .entry(node)
+                .or_insert_with_key(|node| pods::ready_sandboxes(dir, node).ok().flatten().unwrap_or_default());
+            let status = pod.status.as_ref();
+            let said: Vec<IpAddr> = status
+                .iter()
+                .flat_map(|status| status.pod_ips.iter().flatten())
+                .filter_map(|ip| ip.ip.parse().ok())
+                .collect();
+            sandboxes.iter().any(|sandbox| {
+                let is_own = sandbox.metadata.uid == pod.uid();
+                // A pod without a network of its own says its node's address.
+                is_own && sandbox.network.as_ref().is_none_or(|network| network.ips == said)
+            })
+        })
+    }
+
+    async fn missing(&self, client: &Client, view: &View) -> Vec<Missing> {
+        let nodes = self.nodes.iter().filter(|name| !self.is_ready(view, name)).map(|name| Missing {
             what: format!("node {name}"),
-            why: why_not_ready(nodes.get(&ObjectKey::new("", name.as_str())).as_deref()),
+            why: why_not_ready(view.nodes.get(&ObjectKey::new("", name.as_str())).as_deref()),
         });
         let mut missing: Vec<_> = nodes.collect();
-        let unfinished: Vec<_> = self.pods.iter().filter(|key| !is_running(pods, key)).collect();
+        let unfinished: Vec<_> = self.pods.iter().filter(|key| !is_running(&view.pods, key)).collect();
         if unfinished.is_empty() {
             return missing;
         }
         let warnings = last_warnings(client).await;
         missing.extend(unfinished.into_iter().map(|key| Missing {
             what: format!("pod {key}"),
-            why: why_not_running(pods.get(key).as_deref(), warnings.get(key)),
+            why: why_not_running(view.pods.get(key).as_deref(), warnings.get(key)),
         }));
         missing
     }
 }
 
-fn is_ready(nodes: &Cache<Node>, name: &str) -> bool {
-    let node = nodes.get(&ObjectKey::new("", name));
-    node.is_some_and(|node| condition(&node).is_some_and(|(status, _)| status == "True"))
+impl Start {
+    fn is_renewed(&self, leases: &Cache<Lease>, node: &str) -> bool {
+        let lease = leases.get(&ObjectKey::new(LEASES, node));
+        let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0));
+        renewed.is_some_and(|renewed| renewed >= self.time)
+    }
 }
 
 /// Status and message of the node's Ready condition.

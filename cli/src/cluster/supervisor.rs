@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 
 use super::{
-    cluster::Cluster,
     control::{Command, Control},
     data_dir::{DataDir, Record, Running},
+    instance::Cluster,
     mode::Mode,
     settings::Settings,
 };
@@ -119,7 +119,6 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         .context("start the runtime")?;
     runtime.block_on(async {
         let members = wait_for_remains(&dir).await?;
-        dir.write_record(&record)?;
         let cluster = Cluster::new(dir.clone(), record, mode)?;
         dir.write_running(&running)?;
         let ended = live(cluster, &dir, &gone, detach).await;

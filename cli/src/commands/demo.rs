@@ -112,7 +112,7 @@ async fn play(demo: &Exhaustion, client: &Client, nodes: &[String], progress: &P
     let node = nodes.first().context("the cluster has no node")?;
     let ready = Wanted {
         nodes: nodes.to_vec(),
-        pods: Vec::new(),
+        ..Wanted::default()
     };
     let missing = ready.wait(client, demo.timeout, progress).await;
     anyhow::ensure!(missing.is_empty(), "the node is not Ready: {missing:?}");

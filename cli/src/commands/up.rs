@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use podplane_api::ObjectKey;
+use podplane_api::{ObjectKey, jiff::Timestamp};
 use podplane_client::Client;
 use podplane_proto::cluster::GetStatusResponse;
 use podplane_telemetry::shutdown;
@@ -14,7 +14,7 @@ use crate::{
         data_dir::DataDir,
         launch::{self, Launched, Lifetime},
         progress::Progress,
-        ready::Wanted,
+        ready::{Start, Wanted},
         settings::{Difference, Flags, Network, Settings},
         supervisor,
     },
@@ -96,8 +96,10 @@ async fn up(args: &Args, dir: &DataDir, settings: Settings, manifests: &[Manifes
     let mut signal = std::pin::pin!(shutdown::requested());
     let progress = Progress::new("starting");
     let mut launched = None;
+    let time = Timestamp::now();
     let work = async {
         let running = launch::find(dir, args.timeout).await?;
+        let is_new = running.is_none();
         let status = match running {
             Some(running) => {
                 agrees(&args.flags, dir, &running)?;
@@ -111,7 +113,8 @@ async fn up(args: &Args, dir: &DataDir, settings: Settings, manifests: &[Manifes
                 status.context("the cluster ended as soon as it had begun")?
             }
         };
-        furnish(args, &status, manifests, &progress).await?;
+        let start = is_new.then(|| Start { dir: dir.clone(), time });
+        furnish(args, &status, manifests, start, &progress).await?;
         anyhow::Ok(status)
     };
     // A signal before all is done ends what was started here; the parent-death signal would too, but nobody would wait for it.
@@ -139,7 +142,13 @@ async fn up(args: &Args, dir: &DataDir, settings: Settings, manifests: &[Manifes
 }
 
 /// Makes the objects of the files, and waits for them.
-async fn furnish(args: &Args, status: &GetStatusResponse, manifests: &[Manifest], progress: &Progress) -> anyhow::Result<()> {
+async fn furnish(
+    args: &Args,
+    status: &GetStatusResponse,
+    manifests: &[Manifest],
+    start: Option<Start>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let client = Client::connect(&status.server.parse()?)?;
     for manifest in manifests {
         let (name, done) = apply_manifest(&client, manifest, NAMESPACE).await?;
@@ -152,6 +161,7 @@ async fn furnish(args: &Args, status: &GetStatusResponse, manifests: &[Manifest]
     let wanted = Wanted {
         nodes: status.nodes.clone(),
         pods: pods.map(|pod| ObjectKey::new(pod.namespace(NAMESPACE), pod.name())).collect(),
+        start,
     };
     let missing = wanted.wait(&client, args.timeout, progress).await;
     if missing.is_empty() {

@@ -99,6 +99,8 @@ impl Cluster {
         }
         self.server = self.control_plane[0].listening().await?;
         progress(format!("apiserver serves on {}", self.server));
+        // Before the first node is registered, and not before a start has come so far: flags that cannot work are not kept.
+        self.dir.write_record(&self.record)?;
         for service in [
             processes::ipam_controller(&self.dir, &self.record.settings, &self.server),
             processes::scheduler(&self.dir, &self.record.settings, &self.server),
