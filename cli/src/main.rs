@@ -169,6 +169,21 @@ mod tests {
     }
 
     #[test]
+    fn services_share_flags_with_the_program() {
+        for line in [
+            "podplane apiserver --listen 127.0.0.1:0 --data-dir /d --log debug",
+            "podplane ipam-controller --server 127.0.0.1:1 --cluster-cidr 10.244.0.0/16 --die-with-parent=1",
+            "podplane scheduler --server 127.0.0.1:1 --ip-policy off --log-format json",
+            "podplane kubelet --server 127.0.0.1:1 --node node-0 --nodes-dir /n",
+            "podplane cri --node node-0 --nodes-dir /n --network ledger",
+        ] {
+            if let Err(error) = Cli::try_parse_from(line.split(' ')) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
     fn globals_are_taken_after_the_command_too() {
         for line in [
             "podplane --data-dir /d --server 127.0.0.1:1 get pods",

@@ -20,9 +20,9 @@ pub(crate) struct Args<C: clap::Args> {
     #[command(flatten)]
     log: LogConfig,
 
-    /// End when the parent does, which should be the process PID. How `up` starts services, so that its end is theirs
-    #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, require_equals = true)]
-    die_with_parent: Option<Option<i32>>,
+    /// End when the process PID does, which must be the parent. How `up` starts services, so that its end is theirs
+    #[arg(long, hide = true, value_name = "PID")]
+    die_with_parent: Option<i32>,
 }
 
 /// Runs a service, given as the `run` of its crate.
@@ -65,15 +65,13 @@ where
 }
 
 /// Asks for SIGTERM when the parent ends. It may have ended before we asked: then another process is the parent now.
-fn follow_parent(parent: Option<i32>) -> anyhow::Result<()> {
+fn follow_parent(parent: i32) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))
         .context("ask for a signal when the parent ends")?;
     let actual = getppid().map(|pid| pid.as_raw_nonzero().get());
-    if let Some(expected) = parent {
-        anyhow::ensure!(
-            actual == Some(expected),
-            "the parent, process {expected}, has ended already"
-        );
-    }
+    anyhow::ensure!(
+        actual == Some(parent),
+        "process {parent} is not the parent, or no longer"
+    );
     Ok(())
 }

@@ -73,9 +73,17 @@ impl Sheet {
         });
     }
 
-    /// The column in which the values of this indentation begin, so that the whole sheet is aligned.
-    fn value_column(&self, indent: usize) -> usize {
-        let keys = self.lines.iter().filter_map(|line| match line {
+    /// The column in which the values of the field at `index` begin: the same for all of its section.
+    fn value_column(&self, index: usize) -> usize {
+        let indent = self.lines[index].indent();
+        let (before, after) = self.lines.split_at(index);
+        let inside = |line: &&Line| line.indent() >= indent;
+        let section = before
+            .iter()
+            .rev()
+            .take_while(inside)
+            .chain(after.iter().take_while(inside));
+        let keys = section.filter_map(|line| match line {
             Line::Field {
                 indent: of, key, ..
             } if *of == indent => Some(key.chars().count()),
@@ -83,6 +91,14 @@ impl Sheet {
         });
         // The colon, and two spaces.
         keys.max().unwrap_or_default() + 3
+    }
+}
+
+impl Line {
+    fn indent(&self) -> usize {
+        match self {
+            Self::Field { indent, .. } | Self::Text { indent, .. } => *indent,
+        }
     }
 }
 
@@ -99,7 +115,7 @@ fn visible(text: &str) -> String {
 impl fmt::Display for Sheet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut newline = "";
-        for line in &self.lines {
+        for (index, line) in self.lines.iter().enumerate() {
             match line {
                 Line::Text { indent, text } => {
                     write!(f, "{newline}{}{text}", "  ".repeat(*indent))?
@@ -109,7 +125,7 @@ impl fmt::Display for Sheet {
                     key,
                     values,
                 } => {
-                    let width = self.value_column(*indent);
+                    let width = self.value_column(index);
                     let mut label = format!("{key}:");
                     for value in values {
                         let line = format!("{}{label:width$}{value}", "  ".repeat(*indent));
@@ -130,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_aligned_at_each_depth() {
+    fn values_are_aligned_in_each_section() {
         let mut sheet = Sheet::default();
         sheet.field("Name", "web-0");
         sheet.fields("Labels", ["a=1".into(), "b=2".into()]);

@@ -215,12 +215,12 @@ Conditions:
   Type    Status   Heartbeat   Since   Reason         Message
   Ready   True     10s         60s     KubeletReady   kubelet is posting ready status
 Addresses:
-  InternalIP:           172.18.0.2
+  InternalIP:  172.18.0.2
 Capacity:
   cpu:                  4
   podplane.io/pod-ips:  253
 Allocatable:
-  cpu:                  4
+  cpu:  4
 Pods:
   Namespace   Name    Status    IP           Host Network   Age
   default     web-0   Running   10.244.0.2   no             30s

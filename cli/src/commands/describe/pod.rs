@@ -325,7 +325,7 @@ Scheduling:
   State:     waiting for something to change that can help
   Attempts:  2
   Nodes:
-    node-0:    Insufficient pod IPs
+    node-0:  Insufficient pod IPs
 Events:
   Type      Reason             Age   From                Message
   Warning   FailedScheduling   5s    default-scheduler   0/1 nodes are available: 1 Insufficient pod IPs.";
