@@ -179,6 +179,11 @@ impl Worker {
                 return Ok(Some(Next::Rest));
             }
         }
+        if has_ip(pod) {
+            // Its sandbox is gone, and with it the address, which another pod may be given before this one is ready again. The change wakes us.
+            self.waiting(pod).await?;
+            return Ok(Some(Next::Rest));
+        }
         match self.node.admit(pod).await? {
             Verdict::Admit => {}
             Verdict::Wait => return Ok(Some(Next::Again(SOON))),
@@ -264,4 +269,10 @@ impl Worker {
             Ok(_) => Ok(()),
         }
     }
+}
+
+fn has_ip(pod: &Pod) -> bool {
+    pod.status
+        .as_ref()
+        .is_some_and(|status| status.pod_ip.is_some())
 }
