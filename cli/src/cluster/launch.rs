@@ -43,6 +43,15 @@ pub(crate) struct Launched {
     serves: bool,
 }
 
+/// What became of a supervisor that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Its cluster serves.
+    Serves,
+    /// Another came first, and it has ended.
+    Taken,
+}
+
 /// Whether the cluster goes on without the process that started it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lifetime {
@@ -92,13 +101,17 @@ fn chained(chain: Vec<String>) -> anyhow::Error {
 
 impl Launched {
     /// Waits until the cluster serves, and tells how it gets on.
-    pub(crate) async fn serving(&mut self, progress: &Progress) -> anyhow::Result<()> {
+    pub(crate) async fn serving(&mut self, progress: &Progress) -> anyhow::Result<Outcome> {
         while let Some(line) = self.messages.next_line().await.context("hear from the supervisor")? {
             match serde_json::from_str(&line).with_context(|| format!("understand the supervisor: {line}"))? {
                 Message::Progress(text) => progress.done(&text),
                 Message::Ready => {
                     self.serves = true;
-                    return Ok(());
+                    return Ok(Outcome::Serves);
+                }
+                Message::Taken => {
+                    self.wait().await?;
+                    return Ok(Outcome::Taken);
                 }
                 Message::Failed(chain) => {
                     self.wait().await?;

@@ -25,8 +25,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const STABLE: Duration = Duration::from_secs(5);
 /// How often the file with a service's address is looked for.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long a service may take to listen.
-const LISTEN_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a service may take to listen. Hundreds of nodes in one process take their time on a busy machine.
+const LISTEN_DEADLINE: Duration = Duration::from_secs(120);
 /// How much of a log is shown when a service does not start.
 const LAST_LINES: usize = 5;
 const LAST_BYTES: u64 = 4096;

@@ -60,6 +60,8 @@ pub(crate) enum Message {
     Progress(String),
     /// The cluster serves.
     Ready,
+    /// There is a supervisor already, which came first.
+    Taken,
     /// It does not, and will not: an error and its causes.
     Failed(Vec<String>),
 }
@@ -103,7 +105,10 @@ fn supervise(order: Order) -> anyhow::Result<()> {
     })?;
 
     let dir = DataDir::new(&data_dir)?;
-    let _lock = dir.lock()?.context("another cluster has just started in this data directory")?;
+    let Some(_lock) = dir.lock()? else {
+        Message::Taken.send();
+        return Ok(());
+    };
     dir.clear_running()?;
     let (record, gone) = Record::next(dir.record()?, settings);
     let mode = Mode::choose(record.settings.network, record.nodes.len(), &dir.run())?;

@@ -17,7 +17,7 @@ use super::duration;
 use crate::{
     cluster::{
         data_dir::DataDir,
-        launch::{self, Lifetime},
+        launch::{self, Lifetime, Outcome},
         progress::Progress,
         ready::{Wanted, phase},
         settings::{Network, Settings, name_of},
@@ -91,7 +91,7 @@ pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
         let mut launched = launch::launch(&dir, settings, Lifetime::Attached)?;
         let progress = Progress::new("starting a cluster of one node");
         let played = async {
-            launched.serving(&progress).await?;
+            anyhow::ensure!(launched.serving(&progress).await? == Outcome::Serves, "the new directory has a cluster already");
             let status = launch::find(&dir, demo.timeout).await?.context("the cluster ended")?;
             let client = Client::connect(&status.server.parse()?)?;
             play(&demo, &client, &status.nodes, &progress).await

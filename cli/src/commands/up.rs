@@ -1,6 +1,10 @@
 //! `up`: starts a cluster on this machine.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use podplane_api::{ObjectKey, jiff::Timestamp};
@@ -12,7 +16,7 @@ use super::{apply::apply_manifest, duration};
 use crate::{
     cluster::{
         data_dir::DataDir,
-        launch::{self, Launched, Lifetime},
+        launch::{self, Launched, Lifetime, Outcome},
         progress::Progress,
         ready::{Start, Wanted},
         settings::{Difference, Flags, Network, Settings},
@@ -98,21 +102,20 @@ async fn up(args: &Args, dir: &DataDir, settings: Settings, manifests: &[Manifes
     let mut launched = None;
     let time = Timestamp::now();
     let work = async {
-        let running = launch::find(dir, args.timeout).await?;
-        let is_new = running.is_none();
-        let status = match running {
-            Some(running) => {
-                agrees(&args.flags, dir, &running)?;
-                progress.done(&format!("a cluster with these flags runs in {}", dir.path().display()));
-                running
-            }
-            None => {
-                let launched = launched.insert(launch::launch(dir, settings, lifetime)?);
-                launched.serving(&progress).await?;
-                let status = launch::find(dir, args.timeout).await?;
-                status.context("the cluster ended as soon as it had begun")?
-            }
-        };
+        let mut is_new = false;
+        let mut found = launch::find(dir, args.timeout).await?;
+        if found.is_none() {
+            let supervisor = launched.insert(launch::launch(dir, settings, lifetime)?);
+            // Else somebody else was faster, and it is their cluster that is found.
+            is_new = supervisor.serving(&progress).await? == Outcome::Serves;
+            found = launch::find(dir, args.timeout).await?;
+        }
+        let status = found.context("the cluster ended as soon as it had begun")?;
+        if !is_new {
+            launched = None;
+            agrees(&args.flags, dir, &status)?;
+            progress.done(&format!("a cluster with these flags runs in {}", dir.path().display()));
+        }
         let start = is_new.then(|| Start { dir: dir.clone(), time });
         furnish(args, &status, manifests, start, &progress).await?;
         anyhow::Ok(status)
@@ -150,6 +153,17 @@ async fn furnish(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let client = Client::connect(&status.server.parse()?)?;
+    let begun = Instant::now();
+    let mut wanted = Wanted {
+        nodes: status.nodes.clone(),
+        start,
+        ..Wanted::default()
+    };
+    if args.wait && !manifests.is_empty() {
+        // All nodes first, so that the pods are spread over them and not put on the one that is Ready first. Should one never be, the
+        // pods are made all the same.
+        wanted.wait(&client, args.timeout / 2, progress).await;
+    }
     for manifest in manifests {
         let (name, done) = apply_manifest(&client, manifest, NAMESPACE).await?;
         progress.done(&format!("{name} {done}"));
@@ -158,12 +172,8 @@ async fn furnish(
         return Ok(());
     }
     let pods = manifests.iter().filter(|manifest| manifest.kind == Kind::Pod);
-    let wanted = Wanted {
-        nodes: status.nodes.clone(),
-        pods: pods.map(|pod| ObjectKey::new(pod.namespace(NAMESPACE), pod.name())).collect(),
-        start,
-    };
-    let missing = wanted.wait(&client, args.timeout, progress).await;
+    wanted.pods = pods.map(|pod| ObjectKey::new(pod.namespace(NAMESPACE), pod.name())).collect();
+    let missing = wanted.wait(&client, args.timeout.saturating_sub(begun.elapsed()), progress).await;
     if missing.is_empty() {
         return Ok(());
     }
