@@ -10,7 +10,11 @@ pub mod sandboxes;
 pub mod service;
 pub mod template;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use podplane_cni::types::ConfigError;
 use podplane_proto::{
@@ -22,6 +26,8 @@ use podplane_telemetry::{
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
+use prost::Message as _;
+use prost_types::FileDescriptorSet;
 use tokio::{sync::Semaphore, task, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
@@ -35,6 +41,13 @@ use self::{
     template::Template,
 };
 use crate::{NodeDir, NodeName};
+
+/// The description of CRI alone. With that of all of podplane, each of hundreds of sockets would hold 2 MB for reflection.
+static DESCRIPTORS_OF_CRI: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut all = FileDescriptorSet::decode(DESCRIPTORS).unwrap_or_default();
+    all.file.retain(|file| file.package() == "runtime.v1");
+    all.encode_to_vec()
+});
 
 /// The services of every socket, for health and reflection.
 const SERVICES: [&str; 2] = ["runtime.v1.RuntimeService", "runtime.v1.ImageService"];
@@ -181,7 +194,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError
             .add_service(ImageServiceServer::new(images));
         tasks.spawn(
             "CRI server",
-            listener.serve(routes, &SERVICES, DESCRIPTORS, tasks.stop()),
+            listener.serve(routes, &SERVICES, &DESCRIPTORS_OF_CRI, tasks.stop()),
         );
         nodes.push(sandboxes);
     }
