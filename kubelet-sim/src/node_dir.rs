@@ -7,6 +7,7 @@ use std::{
     str::FromStr,
 };
 
+use podplane_api::names;
 use podplane_cni::types::{ConfigError, NetworkConfigList};
 use serde_json::Value;
 
@@ -32,14 +33,7 @@ impl FromStr for NodeName {
     type Err = NodeNameError;
 
     fn from_str(text: &str) -> Result<Self, NodeNameError> {
-        let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let is_label = |label: &str| {
-            let bytes = label.as_bytes();
-            bytes.first().is_some_and(alphanumeric)
-                && bytes.last().is_some_and(alphanumeric)
-                && bytes.iter().all(|byte| alphanumeric(byte) || *byte == b'-')
-        };
-        if text.len() <= 253 && text.split('.').all(is_label) {
+        if names::dns1123_subdomain(text).is_empty() {
             Ok(Self(text.to_owned()))
         } else {
             Err(NodeNameError(text.to_owned()))

@@ -109,7 +109,7 @@ struct Entry {
 }
 
 impl Sandboxes {
-    /// Reads the records of `dir` and puts right what a crash or a reboot left: see [`Sandboxes::recover`].
+    /// Reads the records of `dir` and puts right what a crash or a reboot left.
     ///
     /// # Errors
     ///
