@@ -3,8 +3,9 @@
 use podplane_client::{Endpoint, endpoint};
 use podplane_kubelet::NodeName;
 use podplane_proto::cluster::{
-    AddNodeRequest, AddNodeResponse, GetStatusRequest, GetStatusResponse, RemoveNodeRequest, RemoveNodeResponse, StopRequest,
-    StopResponse, cluster_service_client::ClusterServiceClient, cluster_service_server::ClusterService,
+    AddNodeRequest, AddNodeResponse, GetStatusRequest, GetStatusResponse, RemoveNodeRequest,
+    RemoveNodeResponse, StopRequest, StopResponse, cluster_service_client::ClusterServiceClient,
+    cluster_service_server::ClusterService,
 };
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status, transport::Channel};
@@ -38,30 +39,47 @@ impl Control {
         Self { commands }
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Status> {
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Status> {
         let stopping = || Status::unavailable("the cluster is stopping");
         let (sender, answer) = oneshot::channel();
-        self.commands.send(command(sender)).await.map_err(|_| stopping())?;
+        self.commands
+            .send(command(sender))
+            .await
+            .map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())
     }
 }
 
 #[tonic::async_trait]
 impl ClusterService for Control {
-    async fn get_status(&self, _: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
+    async fn get_status(
+        &self,
+        _: Request<GetStatusRequest>,
+    ) -> Result<Response<GetStatusResponse>, Status> {
         self.ask(Command::Status).await.map(Response::new)
     }
 
-    async fn add_node(&self, request: Request<AddNodeRequest>) -> Result<Response<AddNodeResponse>, Status> {
+    async fn add_node(
+        &self,
+        request: Request<AddNodeRequest>,
+    ) -> Result<Response<AddNodeResponse>, Status> {
         let name = request.into_inner().name.parse::<NodeName>();
         let name = name.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.ask(|answer| Command::AddNode { name, answer }).await??;
+        self.ask(|answer| Command::AddNode { name, answer })
+            .await??;
         Ok(Response::new(AddNodeResponse {}))
     }
 
-    async fn remove_node(&self, request: Request<RemoveNodeRequest>) -> Result<Response<RemoveNodeResponse>, Status> {
+    async fn remove_node(
+        &self,
+        request: Request<RemoveNodeRequest>,
+    ) -> Result<Response<RemoveNodeResponse>, Status> {
         let name = request.into_inner().name;
-        self.ask(|answer| Command::RemoveNode { name, answer }).await??;
+        self.ask(|answer| Command::RemoveNode { name, answer })
+            .await??;
         Ok(Response::new(RemoveNodeResponse {}))
     }
 

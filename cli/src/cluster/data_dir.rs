@@ -92,9 +92,14 @@ impl DataDir {
                 "{} is not empty and has no file VERSION: it is no data directory of podplane",
                 self.0.display()
             );
-            DirBuilder::new().recursive(true).mode(0o700).create(&self.0).with_context(name_it)?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.0)
+                .with_context(name_it)?;
             fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
-            write_atomically(&self.0.join("VERSION"), format!("{FORMAT}\n").as_bytes()).with_context(name_it)?;
+            write_atomically(&self.0.join("VERSION"), format!("{FORMAT}\n").as_bytes())
+                .with_context(name_it)?;
         }
         for dir in ["logs", "nodes", "run"] {
             fs::create_dir_all(self.0.join(dir)).with_context(name_it)?;
@@ -170,7 +175,9 @@ impl DataDir {
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Some(file)),
-                Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", path.display())),
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("lock {}", path.display()));
+                }
                 // A supervisor, or somebody who asks for one and will have let go in a moment.
                 Err(TryLockError::WouldBlock) if self.is_locked()? => return Ok(None),
                 Err(TryLockError::WouldBlock) => std::thread::yield_now(),
@@ -189,7 +196,9 @@ impl DataDir {
         match file.try_lock_shared() {
             Ok(()) => Ok(false),
             Err(TryLockError::WouldBlock) => Ok(true),
-            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("lock {}", path.display()))
+            }
         }
     }
 
@@ -211,10 +220,16 @@ impl DataDir {
     /// Removes what says that something runs here.
     pub(crate) fn clear_running(&self) -> anyhow::Result<()> {
         let mut stale = vec![self.0.join("supervisor.json"), self.control_socket()];
-        let entries = fs::read_dir(&self.0).with_context(|| format!("read {}", self.0.display()))?;
+        let entries =
+            fs::read_dir(&self.0).with_context(|| format!("read {}", self.0.display()))?;
         for entry in entries {
-            let path = entry.with_context(|| format!("read {}", self.0.display()))?.path();
-            if path.extension().is_some_and(|extension| extension == "address") {
+            let path = entry
+                .with_context(|| format!("read {}", self.0.display()))?
+                .path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "address")
+            {
                 stale.push(path);
             }
         }
@@ -242,7 +257,9 @@ fn remove_file(path: &Path) -> anyhow::Result<()> {
 impl Record {
     /// What `settings` make of what was kept: nodes stay as they are unless their number is another. With the names that are no more.
     pub(crate) fn next(kept: Option<Self>, settings: Settings) -> (Self, Vec<String>) {
-        let resized = kept.as_ref().is_none_or(|kept| kept.settings.nodes != settings.nodes);
+        let resized = kept
+            .as_ref()
+            .is_none_or(|kept| kept.settings.nodes != settings.nodes);
         let wanted = usize::try_from(settings.nodes).unwrap_or(usize::MAX);
         let mut record = Self {
             settings,
@@ -269,8 +286,11 @@ impl Record {
 
     /// Adds a node at the first place that is free.
     pub(crate) fn add(&mut self, name: String) -> Member {
-        let taken: std::collections::BTreeSet<_> = self.nodes.iter().map(|node| node.place).collect();
-        let place = (0..).find(|place| !taken.contains(place)).unwrap_or(u32::MAX);
+        let taken: std::collections::BTreeSet<_> =
+            self.nodes.iter().map(|node| node.place).collect();
+        let place = (0..)
+            .find(|place| !taken.contains(place))
+            .unwrap_or(u32::MAX);
         let member = Member { name, place };
         self.nodes.push(member.clone());
         member
@@ -344,6 +364,12 @@ mod tests {
         let (record, _) = Record::next(Some(record), settings(4));
         assert_eq!(names(&record), ["node-0", "node-2", "edge", "node-1"]);
         let (record, gone) = Record::next(Some(record), settings(2));
-        assert_eq!((names(&record), gone), (vec!["node-0", "node-2"], vec!["edge".into(), "node-1".into()]));
+        assert_eq!(
+            (names(&record), gone),
+            (
+                vec!["node-0", "node-2"],
+                vec!["edge".into(), "node-1".into()]
+            )
+        );
     }
 }

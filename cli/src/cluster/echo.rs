@@ -8,7 +8,10 @@ use std::{
 };
 
 use anyhow::Context as _;
-use etherparse::{IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Icmpv6Header, Icmpv6Slice, Icmpv6Type, Ipv4HeaderSlice};
+use etherparse::{
+    IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Icmpv6Header, Icmpv6Slice, Icmpv6Type,
+    Ipv4HeaderSlice,
+};
 use podplane_cni::netns;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -49,7 +52,8 @@ impl Echo {
             socket.connect(&SocketAddr::new(target, 0).into())?;
             Ok(socket)
         };
-        let socket = netns::in_netns(netns, open)?.with_context(|| format!("open a raw socket to {target}"))?;
+        let socket = netns::in_netns(netns, open)?
+            .with_context(|| format!("open a raw socket to {target}"))?;
         let id = rand::random();
         Ok(Self { socket, target, id })
     }
@@ -83,9 +87,13 @@ impl Echo {
     fn packet(&self, seq: u16) -> Vec<u8> {
         let echo = IcmpEchoHeader { id: self.id, seq };
         let mut packet = match self.target {
-            IpAddr::V4(_) => Icmpv4Header::with_checksum(Icmpv4Type::EchoRequest(echo), &PAYLOAD).to_bytes().to_vec(),
+            IpAddr::V4(_) => Icmpv4Header::with_checksum(Icmpv4Type::EchoRequest(echo), &PAYLOAD)
+                .to_bytes()
+                .to_vec(),
             // The kernel computes the checksum, which needs the source address.
-            IpAddr::V6(_) => Icmpv6Header::new(Icmpv6Type::EchoRequest(echo)).to_bytes().to_vec(),
+            IpAddr::V6(_) => Icmpv6Header::new(Icmpv6Type::EchoRequest(echo))
+                .to_bytes()
+                .to_vec(),
         };
         packet.extend(PAYLOAD);
         packet
@@ -116,15 +124,24 @@ impl Echo {
 /// # Errors
 ///
 /// If `target` does not have the address, or a socket fails. Anything else than the right answer is `Ok(false)`.
-pub(crate) fn is_answered_by(source: &Path, target: &Path, address: IpAddr, timeout: Duration) -> anyhow::Result<bool> {
+pub(crate) fn is_answered_by(
+    source: &Path,
+    target: &Path,
+    address: IpAddr,
+    timeout: Duration,
+) -> anyhow::Result<bool> {
     let (question, answer): ([u8; 16], [u8; 16]) = (rand::random(), rand::random());
     let bind = || -> io::Result<UdpSocket> {
         let socket = UdpSocket::bind((address, 0))?;
         socket.set_read_timeout(Some(timeout))?;
         Ok(socket)
     };
-    let responder = netns::in_netns(target, bind)?.with_context(|| format!("{address} is not an address of the target pod"))?;
-    let port = responder.local_addr().context("find the responder's port")?.port();
+    let responder = netns::in_netns(target, bind)?
+        .with_context(|| format!("{address} is not an address of the target pod"))?;
+    let port = responder
+        .local_addr()
+        .context("find the responder's port")?
+        .port();
     let connect = || -> io::Result<UdpSocket> {
         let any: IpAddr = if address.is_ipv4() {
             Ipv4Addr::UNSPECIFIED.into()
@@ -136,7 +153,8 @@ pub(crate) fn is_answered_by(source: &Path, target: &Path, address: IpAddr, time
         socket.set_read_timeout(Some(timeout))?;
         Ok(socket)
     };
-    let prober = netns::in_netns(source, connect)?.with_context(|| format!("open a socket to {address}"))?;
+    let prober =
+        netns::in_netns(source, connect)?.with_context(|| format!("open a socket to {address}"))?;
     let mut buffer = [0; ANSWER];
     for _ in 0..PROOFS {
         // Refused is an answer too, by somebody without our responder; it is reported by whichever call comes next.
@@ -149,7 +167,9 @@ pub(crate) fn is_answered_by(source: &Path, target: &Path, address: IpAddr, time
         if buffer[..length] != question {
             continue;
         }
-        responder.send_to(&answer, from).context("answer from the target pod")?;
+        responder
+            .send_to(&answer, from)
+            .context("answer from the target pod")?;
         if let Some(length) = in_time(prober.recv(&mut buffer))?
             && buffer[..length] == answer
         {
@@ -163,7 +183,9 @@ pub(crate) fn is_answered_by(source: &Path, target: &Path, address: IpAddr, time
 fn in_time<T>(received: io::Result<T>) -> io::Result<Option<T>> {
     match received {
         Ok(received) => Ok(Some(received)),
-        Err(error) if is_timeout(&error) || error.kind() == ErrorKind::ConnectionRefused => Ok(None),
+        Err(error) if is_timeout(&error) || error.kind() == ErrorKind::ConnectionRefused => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

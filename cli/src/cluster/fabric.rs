@@ -32,7 +32,10 @@ const IPV4: [Ipv4Net; 4] = [
 ];
 const IPV6: [Ipv6Net; 2] = [
     Ipv6Net::new_assert(Ipv6Addr::new(0xfd70, 0x6f64, 0x706c, 0, 0, 0, 0, 0), 64),
-    Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x6f64, 0x706c, 0xffff, 0, 0, 0, 0), 64),
+    Ipv6Net::new_assert(
+        Ipv6Addr::new(0xfd00, 0x6f64, 0x706c, 0xffff, 0, 0, 0, 0),
+        64,
+    ),
 ];
 
 /// The ranges that nodes' own addresses come from, one for each address family of the cluster, in its order.
@@ -42,8 +45,15 @@ pub(crate) struct NodeNetwork(Vec<IpNet>);
 impl NodeNetwork {
     /// Ranges that overlap neither the pods' nor the services'.
     pub(crate) fn beside(config: &RangeConfig) -> anyhow::Result<Self> {
-        let taken = || config.ranges.iter().map(|range| range.cidr()).chain(config.service_ranges.iter().copied());
-        let is_free = |net: &IpNet| taken().all(|other| !net.contains(&other) && !other.contains(net));
+        let taken = || {
+            config
+                .ranges
+                .iter()
+                .map(|range| range.cidr())
+                .chain(config.service_ranges.iter().copied())
+        };
+        let is_free =
+            |net: &IpNet| taken().all(|other| !net.contains(&other) && !other.contains(net));
         let choose = |is_ipv6: bool| {
             let mut candidates: Box<dyn Iterator<Item = IpNet>> = if is_ipv6 {
                 Box::new(IPV6.into_iter().map(IpNet::V6))
@@ -52,7 +62,10 @@ impl NodeNetwork {
             };
             candidates.find(is_free)
         };
-        let families = config.ranges.iter().map(|range| range.cidr().addr().is_ipv6());
+        let families = config
+            .ranges
+            .iter()
+            .map(|range| range.cidr().addr().is_ipv6());
         let chosen: Option<Vec<_>> = families.map(choose).collect();
         chosen.map(Self).context(
             "no range is left for the nodes' own addresses: --cluster-cidr and --service-cluster-ip-range take all those that podplane knows",
@@ -65,7 +78,9 @@ impl NodeNetwork {
             let host = node.place.saturating_add(1);
             let address: IpAddr = match net {
                 IpNet::V4(net) => Ipv4Addr::from_bits(net.network().to_bits() | host).into(),
-                IpNet::V6(net) => Ipv6Addr::from_bits(net.network().to_bits() | u128::from(host)).into(),
+                IpNet::V6(net) => {
+                    Ipv6Addr::from_bits(net.network().to_bits() | u128::from(host)).into()
+                }
             };
             IpNet::new_assert(address, net.prefix_len())
         };
@@ -129,7 +144,11 @@ impl Fabric {
 
     /// A node's own addresses.
     pub(crate) fn addresses(&self, node: &Member) -> Vec<IpAddr> {
-        self.network.addresses(node).iter().map(IpNet::addr).collect()
+        self.network
+            .addresses(node)
+            .iter()
+            .map(IpNet::addr)
+            .collect()
     }
 
     /// Makes a node's namespace: its uplink, its addresses, and forwarding between its interfaces.
@@ -157,11 +176,15 @@ impl Fabric {
             let mut netlink = Netlink::open_in(&path)?;
             let index = |netlink: &mut Netlink, name: &str| -> anyhow::Result<u32> {
                 let link = netlink.link(name)?;
-                Ok(link.with_context(|| format!("there is no link {name}"))?.index)
+                Ok(link
+                    .with_context(|| format!("there is no link {name}"))?
+                    .index)
             };
             let (loopback, uplink) = (index(&mut netlink, "lo")?, index(&mut netlink, UPLINK)?);
             let addresses = self.network.addresses(node);
-            let addresses = addresses.into_iter().map(|address| Request::add_address(uplink, address));
+            let addresses = addresses
+                .into_iter()
+                .map(|address| Request::add_address(uplink, address));
             let up = [Request::up(loopback), Request::up(uplink)];
             Ok(netlink.execute(up.into_iter().chain(addresses))?)
         };
@@ -175,8 +198,14 @@ impl Fabric {
 
     /// Ends all namespaces that have a name here, those of pods included.
     pub(crate) fn remove(&self) -> anyhow::Result<()> {
-        for dir in [self.run.join("netns"), self.run.join("nodes"), self.run.clone()] {
-            netns::list(&dir)?.iter().try_for_each(|path| netns::remove(path))?;
+        for dir in [
+            self.run.join("netns"),
+            self.run.join("nodes"),
+            self.run.clone(),
+        ] {
+            netns::list(&dir)?
+                .iter()
+                .try_for_each(|path| netns::remove(path))?;
         }
         Ok(())
     }
@@ -186,7 +215,10 @@ impl Fabric {
     }
 
     fn bridge(&self, netlink: &mut Netlink) -> anyhow::Result<u32> {
-        Ok(netlink.link(BRIDGE)?.context("the fabric's bridge is gone")?.index)
+        Ok(netlink
+            .link(BRIDGE)?
+            .context("the fabric's bridge is gone")?
+            .index)
     }
 }
 
@@ -215,7 +247,8 @@ fn disable_ipv6() -> io::Result<()> {
     for scope in ["all", "default"] {
         let key = format!("net/ipv6/conf/{scope}/disable_ipv6");
         match sysctl::write(&key, "1") {
-            Err(podplane_cni::sysctl::SysctlError::Access { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(podplane_cni::sysctl::SysctlError::Access { source, .. })
+                if source.kind() == io::ErrorKind::NotFound => {}
             other => other.map_err(io::Error::other)?,
         }
     }
@@ -242,7 +275,11 @@ mod tests {
             name: "n".into(),
             place,
         };
-        network.addresses(&member).iter().map(ToString::to_string).collect()
+        network
+            .addresses(&member)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -251,7 +288,10 @@ mod tests {
         assert_eq!(addresses(&network, 0), ["100.64.0.1/16"]);
         assert_eq!(addresses(&network, 299), ["100.64.1.44/16"]);
         let network = beside("fd00:10::/56,10.244.0.0/16", "").unwrap();
-        assert_eq!(addresses(&network, 1), ["fd70:6f64:706c::2/64", "100.64.0.2/16"]);
+        assert_eq!(
+            addresses(&network, 1),
+            ["fd70:6f64:706c::2/64", "100.64.0.2/16"]
+        );
     }
 
     #[test]

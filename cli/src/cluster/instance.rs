@@ -10,7 +10,8 @@ use podplane_kubelet::NodeName;
 use podplane_proto::{
     cluster::{GetStatusResponse, ServiceStatus},
     cri::{
-        ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
+        ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest,
+        runtime_service_client::RuntimeServiceClient,
     },
 };
 use tokio::task::{JoinSet, spawn_blocking};
@@ -89,7 +90,11 @@ impl Cluster {
             self.make_fabric().await?;
         }
         let nodes = self.record.nodes.clone();
-        let size = if self.mode.is_kernel() { 1 } else { NODES_PER_PROCESS };
+        let size = if self.mode.is_kernel() {
+            1
+        } else {
+            NODES_PER_PROCESS
+        };
         for (number, nodes) in nodes.chunks(size).enumerate() {
             let name = match nodes {
                 [node] => node.name.clone(),
@@ -115,7 +120,10 @@ impl Cluster {
             self.forget_node(name).await?;
         }
         try_join_all(self.services().map(Service::listening)).await?;
-        progress(format!("{} nodes have a kubelet and a CRI server", self.record.nodes.len()));
+        progress(format!(
+            "{} nodes have a kubelet and a CRI server",
+            self.record.nodes.len()
+        ));
         Ok(())
     }
 
@@ -127,7 +135,10 @@ impl Cluster {
             let removed = spawn_blocking(move || fabric.remove()).await;
             if let Err(error) = removed.map_err(Into::into).flatten() {
                 // They end with this process in any case: its mount namespace has the last reference.
-                tracing::warn!(error = format!("{error:#}"), "network namespaces are left to the kernel");
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "network namespaces are left to the kernel"
+                );
             }
         }
     }
@@ -150,7 +161,12 @@ impl Cluster {
             network_reason: self.mode.reason().into(),
             pid: std::process::id(),
             services: self.services().map(status).collect(),
-            nodes: self.record.nodes.iter().map(|node| node.name.clone()).collect(),
+            nodes: self
+                .record
+                .nodes
+                .iter()
+                .map(|node| node.name.clone())
+                .collect(),
         }
     }
 
@@ -158,7 +174,9 @@ impl Cluster {
     pub(super) async fn add_node(&mut self, name: NodeName) -> Result<(), Status> {
         let name = name.to_string();
         if self.record.has(&name) {
-            return Err(Status::already_exists(format!("node {name} is already there")));
+            return Err(Status::already_exists(format!(
+                "node {name} is already there"
+            )));
         }
         if self.mode.is_kernel() && self.record.nodes.len() >= MAX_KERNEL_NODES {
             return Err(Status::resource_exhausted(format!(
@@ -168,7 +186,11 @@ impl Cluster {
         let node = self.record.add(name);
         let added = self.start_node(node.clone()).await;
         if let Err(error) = &added {
-            tracing::error!(node = node.name, error = format!("{error:#}"), "node cannot be added");
+            tracing::error!(
+                node = node.name,
+                error = format!("{error:#}"),
+                "node cannot be added"
+            );
             self.record.nodes.retain(|other| *other != node);
         }
         added.map_err(internal)
@@ -189,7 +211,9 @@ impl Cluster {
     /// Ends a node: its pods' sandboxes, its processes, its Node object, its namespace and its files.
     pub(super) async fn remove_node(&mut self, name: &str) -> Result<(), Status> {
         if !self.record.has(name) {
-            return Err(Status::not_found(format!("the cluster runs no node {name}")));
+            return Err(Status::not_found(format!(
+                "the cluster runs no node {name}"
+            )));
         }
         self.end_node(name).await.map_err(internal)
     }
@@ -204,12 +228,20 @@ impl Cluster {
                 kubelet.stopped().await;
             }
             if let Err(error) = self.remove_sandboxes(name).await {
-                tracing::warn!(node = name, error = format!("{error:#}"), "sandboxes are left to the end of the node's namespace");
+                tracing::warn!(
+                    node = name,
+                    error = format!("{error:#}"),
+                    "sandboxes are left to the end of the node's namespace"
+                );
             }
             group.cri.stop();
             group.cri.stopped().await;
             // Others that shared these processes get new ones.
-            let others: Vec<_> = group.nodes.into_iter().filter(|node| node.name != name).collect();
+            let others: Vec<_> = group
+                .nodes
+                .into_iter()
+                .filter(|node| node.name != name)
+                .collect();
             if !others.is_empty() {
                 self.start_cri(group.name, others)?;
                 self.start_kubelet(self.groups.len() - 1);
@@ -228,7 +260,10 @@ impl Cluster {
     /// Removes what is left of a node without processes: its object and its files.
     async fn forget_node(&self, name: &str) -> anyhow::Result<()> {
         let client = Client::connect(&self.server.parse::<Endpoint>()?)?;
-        let deleted = client.all::<Node>().delete(name, &DeleteParams::default()).await;
+        let deleted = client
+            .all::<Node>()
+            .delete(name, &DeleteParams::default())
+            .await;
         if let Err(error) = deleted.map(drop).or_else(ok_if_gone) {
             return Err(error).with_context(|| format!("delete node {name}"));
         }
@@ -244,18 +279,28 @@ impl Cluster {
     async fn remove_sandboxes(&self, node: &str) -> anyhow::Result<()> {
         let endpoint: Endpoint = processes::cri_socket(&self.dir, node).parse()?;
         let mut runtime = RuntimeServiceClient::new(endpoint::channel(&endpoint)?);
-        let sandboxes = runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await?;
+        let sandboxes = runtime
+            .list_pod_sandbox(ListPodSandboxRequest::default())
+            .await?;
         for sandbox in sandboxes.into_inner().items {
             let pod_sandbox_id = sandbox.id.clone();
-            runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id }).await?;
+            runtime
+                .stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id })
+                .await?;
             let pod_sandbox_id = sandbox.id;
-            runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id }).await?;
+            runtime
+                .remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id })
+                .await?;
         }
         Ok(())
     }
 
     async fn make_fabric(&mut self) -> anyhow::Result<()> {
-        let (run, network, nodes) = (self.dir.run(), self.node_network.clone(), self.record.nodes.clone());
+        let (run, network, nodes) = (
+            self.dir.run(),
+            self.node_network.clone(),
+            self.record.nodes.clone(),
+        );
         let made = spawn_blocking(move || {
             let fabric = Fabric::create(&run, network)?;
             nodes.iter().try_for_each(|node| fabric.add_node(node))?;
@@ -285,7 +330,9 @@ impl Cluster {
 
     fn start_kubelet(&mut self, index: usize) {
         let Group { name, nodes, .. } = &self.groups[index];
-        let spec = self.with_place(name, nodes, |place| processes::kubelet(&self.dir, &self.record.settings, &self.server, place));
+        let spec = self.with_place(name, nodes, |place| {
+            processes::kubelet(&self.dir, &self.record.settings, &self.server, place)
+        });
         let kubelet = self.run(spec);
         self.groups[index].kubelet = Some(kubelet);
     }
@@ -296,7 +343,9 @@ impl Cluster {
         f(&Place {
             name,
             nodes: nodes.iter().map(|node| node.name.as_str()).collect(),
-            kernel: kernel.as_ref().map(|(path, addresses)| (path.as_path(), addresses.clone())),
+            kernel: kernel
+                .as_ref()
+                .map(|(path, addresses)| (path.as_path(), addresses.clone())),
         })
     }
 
@@ -307,12 +356,18 @@ impl Cluster {
     }
 
     fn services(&self) -> impl Iterator<Item = &Service> {
-        self.control_plane.iter().chain(self.groups.iter().flat_map(Group::services))
+        self.control_plane
+            .iter()
+            .chain(self.groups.iter().flat_map(Group::services))
     }
 }
 
 fn ok_if_gone(error: ApiError) -> Result<(), ApiError> {
-    if error.is_not_found() { Ok(()) } else { Err(error) }
+    if error.is_not_found() {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -64,7 +64,11 @@ pub(crate) enum Lifetime {
 /// Starts a supervisor.
 ///
 /// Its parent, with which it may have to die, is the calling *thread*.
-pub(crate) fn launch(dir: &DataDir, settings: Settings, lifetime: Lifetime) -> anyhow::Result<Launched> {
+pub(crate) fn launch(
+    dir: &DataDir,
+    settings: Settings,
+    lifetime: Lifetime,
+) -> anyhow::Result<Launched> {
     let order = Order {
         data_dir: dir.path().into(),
         settings,
@@ -83,7 +87,8 @@ pub(crate) fn launch(dir: &DataDir, settings: Settings, lifetime: Lifetime) -> a
         .stderr(log)
         .spawn()
         .context("start the supervisor")?;
-    let messages = BufReader::new(child.stdout.take().context("standard output is a pipe")?).lines();
+    let messages =
+        BufReader::new(child.stdout.take().context("standard output is a pipe")?).lines();
     Ok(Launched {
         child,
         messages,
@@ -102,8 +107,15 @@ fn chained(chain: Vec<String>) -> anyhow::Error {
 impl Launched {
     /// Waits until the cluster serves, and tells how it gets on.
     pub(crate) async fn serving(&mut self, progress: &Progress) -> anyhow::Result<Outcome> {
-        while let Some(line) = self.messages.next_line().await.context("hear from the supervisor")? {
-            match serde_json::from_str(&line).with_context(|| format!("understand the supervisor: {line}"))? {
+        while let Some(line) = self
+            .messages
+            .next_line()
+            .await
+            .context("hear from the supervisor")?
+        {
+            match serde_json::from_str(&line)
+                .with_context(|| format!("understand the supervisor: {line}"))?
+            {
                 Message::Progress(text) => progress.done(&text),
                 Message::Ready => {
                     self.serves = true;
@@ -120,7 +132,10 @@ impl Launched {
             }
         }
         let ended = self.wait().await?;
-        anyhow::bail!("the supervisor ended ({ended}); its log is {}", self.log.display())
+        anyhow::bail!(
+            "the supervisor ended ({ended}); its log is {}",
+            self.log.display()
+        )
     }
 
     /// Whether it came as far as that.
@@ -135,25 +150,39 @@ impl Launched {
 
     /// Ends the cluster in order, and returns when nothing of it is left.
     pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
-        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let pid = self
+            .child
+            .id()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .and_then(Pid::from_raw);
         if let Some(pid) = pid {
             kill_process(pid, Signal::TERM).context("ask the supervisor to end")?;
         }
         tokio::time::timeout(STOP_DEADLINE, self.wait())
             .await
-            .with_context(|| format!("the cluster does not end within {} s", STOP_DEADLINE.as_secs()))??;
+            .with_context(|| {
+                format!(
+                    "the cluster does not end within {} s",
+                    STOP_DEADLINE.as_secs()
+                )
+            })??;
         Ok(())
     }
 }
 
 /// The cluster that runs in a data directory, once it serves; absent if none runs, or it ends meanwhile.
-pub(crate) async fn find(dir: &DataDir, deadline: Duration) -> anyhow::Result<Option<GetStatusResponse>> {
+pub(crate) async fn find(
+    dir: &DataDir,
+    deadline: Duration,
+) -> anyhow::Result<Option<GetStatusResponse>> {
     let ask = async || -> anyhow::Result<Option<GetStatusResponse>> {
         if !dir.is_locked()? {
             return Ok(None);
         }
         let status = control::client(dir)?.get_status(GetStatusRequest {}).await;
-        Ok(Some(status.context("ask the cluster how it is")?.into_inner()))
+        Ok(Some(
+            status.context("ask the cluster how it is")?.into_inner(),
+        ))
     };
     ask.retry(patience(deadline)).await
 }
@@ -165,12 +194,18 @@ pub(crate) async fn stop(dir: &DataDir) -> anyhow::Result<bool> {
         let process = Pid::from_raw(pid).context("the supervisor's process is not known")?;
         match pidfd_open(process, PidfdFlags::empty()) {
             Ok(process) => {
-                let asked = async { control::client(dir)?.stop(StopRequest {}).await.context("ask the cluster to end") };
+                let asked = async {
+                    control::client(dir)?
+                        .stop(StopRequest {})
+                        .await
+                        .context("ask the cluster to end")
+                };
                 let asked = tokio::time::timeout(STOP_DEADLINE, asked).await;
                 if let Err(error) = asked.map_err(Into::into).flatten() {
                     // Nobody answers, as when it is only just starting: it also listens to signals.
                     tracing::debug!(error = format!("{error:#}"), "control socket");
-                    pidfd_send_signal(&process, Signal::TERM).context("ask the supervisor to end")?;
+                    pidfd_send_signal(&process, Signal::TERM)
+                        .context("ask the supervisor to end")?;
                 }
                 let is_gone = spawn_blocking(move || wait_for_end(&process)).await?;
                 anyhow::ensure!(
@@ -203,7 +238,10 @@ fn wait_for_end(process: &OwnedFd) -> rustix::io::Result<bool> {
 /// The supervisor, if there is one; waits for one that has only just begun to say who it is.
 async fn settled(dir: &DataDir) -> anyhow::Result<Option<Running>> {
     let look = async || match (dir.is_locked()?, dir.running()?) {
-        (true, None) => anyhow::bail!("a cluster in {} is starting and does not say who it is", dir.path().display()),
+        (true, None) => anyhow::bail!(
+            "a cluster in {} is starting and does not say who it is",
+            dir.path().display()
+        ),
         (_, running) => Ok(running),
     };
     look.retry(patience(STOP_DEADLINE)).await
@@ -211,7 +249,9 @@ async fn settled(dir: &DataDir) -> anyhow::Result<Option<Running>> {
 
 fn patience(deadline: Duration) -> ConstantBuilder {
     let looks = usize::try_from(deadline.as_millis() / LOOK.as_millis()).unwrap_or(usize::MAX);
-    ConstantBuilder::new().with_delay(LOOK).with_max_times(looks)
+    ConstantBuilder::new()
+        .with_delay(LOOK)
+        .with_max_times(looks)
 }
 
 /// Waits until no process of the cluster is left. They die with their supervisor, however that died.
@@ -220,5 +260,10 @@ async fn wait_for_members(dir: &DataDir) -> anyhow::Result<()> {
     (async || file.try_lock())
         .retry(patience(STOP_DEADLINE))
         .await
-        .with_context(|| format!("processes of the cluster in {} are still there", dir.path().display()))
+        .with_context(|| {
+            format!(
+                "processes of the cluster in {} are still there",
+                dir.path().display()
+            )
+        })
 }

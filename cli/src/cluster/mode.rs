@@ -37,7 +37,9 @@ impl Mode {
                 reason: "as --network says".into(),
             }),
             Network::Kernel => {
-                try_kernel().map_err(|error| error.context("--network kernel is not possible here; ledger is"))?;
+                try_kernel().map_err(|error| {
+                    error.context("--network kernel is not possible here; ledger is")
+                })?;
                 Ok(Self::Kernel {
                     reason: "as --network says".into(),
                 })

@@ -30,10 +30,14 @@ pub(crate) fn isolate(run: &Path) -> anyhow::Result<()> {
         enter_new_user_namespace()?;
     }
     // What the machine mounts and unmounts from now on is still seen here; what is mounted here is seen nowhere else.
-    rustix::mount::mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .context("detach the mount namespace from the machine's")?;
+    rustix::mount::mount_change(
+        "/",
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
+    )
+    .context("detach the mount namespace from the machine's")?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    rustix::mount::mount("tmpfs", run, "tmpfs", flags, c"mode=0700").with_context(|| format!("mount a tmpfs on {}", run.display()))
+    rustix::mount::mount("tmpfs", run, "tmpfs", flags, c"mode=0700")
+        .with_context(|| format!("mount a tmpfs on {}", run.display()))
 }
 
 /// Moves the process into new user and mount namespaces, in which its user is root.
@@ -43,8 +47,11 @@ fn enter_new_user_namespace() -> anyhow::Result<()> {
         .context("this system lets unprivileged users make no user namespace (unshare)")?;
     // The kernel wants setgroups denied before an unprivileged process may map its group.
     let map = |file: &str, text: String| {
-        fs::write(format!("/proc/self/{file}"), text)
-            .with_context(|| format!("this system lets unprivileged users make no user namespace of use (write {file})"))
+        fs::write(format!("/proc/self/{file}"), text).with_context(|| {
+            format!(
+                "this system lets unprivileged users make no user namespace of use (write {file})"
+            )
+        })
     };
     map("setgroups", "deny".into())?;
     map("uid_map", format!("0 {user} 1"))?;
@@ -70,14 +77,21 @@ pub(crate) fn join(pid: i32) -> anyhow::Result<()> {
         // Entering a mount namespace goes to its root directory.
         directory.and_then(std::env::set_current_dir)
     };
-    join().with_context(|| format!("enter the namespaces of the cluster (process {pid}), which its user and root can do"))
+    join().with_context(|| {
+        format!(
+            "enter the namespaces of the cluster (process {pid}), which its user and root can do"
+        )
+    })
 }
 
 /// Moves the calling thread into a pod's network namespace.
 pub(crate) fn enter_netns(path: &Path) -> anyhow::Result<()> {
     let enter = || -> io::Result<()> {
         let netns = File::open(path)?;
-        Ok(rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?)
+        Ok(rustix::thread::move_into_link_name_space(
+            netns.as_fd(),
+            Some(LinkNameSpaceType::Network),
+        )?)
     };
     enter().with_context(|| format!("enter the network namespace {}", path.display()))
 }

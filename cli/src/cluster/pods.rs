@@ -14,7 +14,11 @@ use super::{
 /// Moves the process, which must have one thread, to where the network namespaces of the cluster's pods have names.
 pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
     let running = dir.running()?.with_context(|| not_running(dir))?;
-    let Running { pid, kernel, reason } = running;
+    let Running {
+        pid,
+        kernel,
+        reason,
+    } = running;
     anyhow::ensure!(
         kernel,
         "this cluster is in ledger mode ({reason}): its pods have addresses but no network namespace, so nothing can be sent or executed there"
@@ -23,7 +27,10 @@ pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
 }
 
 pub(crate) fn not_running(dir: &DataDir) -> String {
-    format!("no cluster runs in {}: start one with `podplane up`", dir.path().display())
+    format!(
+        "no cluster runs in {}: start one with `podplane up`",
+        dir.path().display()
+    )
 }
 
 /// The name of a pod's network namespace. The calling process must have entered the cluster.
@@ -34,7 +41,9 @@ pub(crate) fn netns(dir: &DataDir, pod: &Pod) -> anyhow::Result<PathBuf> {
         spec.host_network != Some(true),
         "pod {name} is hostNetwork: it has its node's network and no namespace of its own"
     );
-    let node = spec.node_name.with_context(|| format!("pod {name} is on no node yet"))?;
+    let node = spec
+        .node_name
+        .with_context(|| format!("pod {name} is on no node yet"))?;
     let mut own: Vec<_> = ready_sandboxes(dir, &node)?
         .with_context(|| format!("pod {name} is on node {node}, which is none of this cluster's"))?
         .into_iter()
@@ -42,7 +51,9 @@ pub(crate) fn netns(dir: &DataDir, pod: &Pod) -> anyhow::Result<PathBuf> {
         .collect();
     own.sort_by_key(|record| record.metadata.attempt);
     let network = own.pop().and_then(|record| record.network);
-    Ok(network.with_context(|| format!("pod {name} has no sandbox that is ready"))?.netns)
+    Ok(network
+        .with_context(|| format!("pod {name} has no sandbox that is ready"))?
+        .netns)
 }
 
 /// The sandboxes of a node that its CRI server says are ready; absent if this cluster has no such node.
@@ -55,9 +66,13 @@ pub(crate) fn ready_sandboxes(dir: &DataDir, node: &str) -> anyhow::Result<Optio
     };
     let mut records = Vec::new();
     for entry in entries {
-        let path = entry.with_context(|| format!("read {}", sandboxes.display()))?.path();
+        let path = entry
+            .with_context(|| format!("read {}", sandboxes.display()))?
+            .path();
         // A sandbox may go while we look, and a file that is being written has another name: neither is ready.
-        let record = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Record>(&text).ok());
+        let record = fs::read(&path)
+            .ok()
+            .and_then(|text| serde_json::from_slice::<Record>(&text).ok());
         records.extend(record.filter(|record| record.state == State::Ready));
     }
     Ok(Some(records))

@@ -9,8 +9,14 @@ use super::{
 };
 
 /// Flags in the order they are given, without those that have no value.
-fn args(service: &str, flags: impl IntoIterator<Item = (&'static str, Option<OsString>)>) -> Vec<OsString> {
-    let mut args = vec![service.into(), format!("--die-with-parent={}", std::process::id()).into()];
+fn args(
+    service: &str,
+    flags: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
+) -> Vec<OsString> {
+    let mut args = vec![
+        service.into(),
+        format!("--die-with-parent={}", std::process::id()).into(),
+    ];
     for (flag, value) in flags {
         if let Some(value) = value {
             args.push(flag.into());
@@ -51,9 +57,18 @@ pub(super) fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) 
         ("--server", some(server)),
         ("--cluster-cidr", some(&settings.cluster_cidr)),
         ("--node-cidr-mask-size", mask(settings.node_cidr_mask_size)),
-        ("--node-cidr-mask-size-ipv4", mask(settings.node_cidr_mask_size_ipv4)),
-        ("--node-cidr-mask-size-ipv6", mask(settings.node_cidr_mask_size_ipv6)),
-        ("--service-cluster-ip-range", some(&settings.service_cluster_ip_range)),
+        (
+            "--node-cidr-mask-size-ipv4",
+            mask(settings.node_cidr_mask_size_ipv4),
+        ),
+        (
+            "--node-cidr-mask-size-ipv6",
+            mask(settings.node_cidr_mask_size_ipv6),
+        ),
+        (
+            "--service-cluster-ip-range",
+            some(&settings.service_cluster_ip_range),
+        ),
     ];
     let mut args = args("ipam-controller", flags);
     args.push("--allocate-node-cidrs=true".into());
@@ -61,7 +76,10 @@ pub(super) fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) 
 }
 
 pub(super) fn scheduler(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
-    let flags = [("--server", some(server)), ("--ip-policy", some(name_of(&settings.ip_policy)))];
+    let flags = [
+        ("--server", some(server)),
+        ("--ip-policy", some(name_of(&settings.ip_policy))),
+    ];
     published(dir, "scheduler", LOCAL, args("scheduler", flags))
 }
 
@@ -77,7 +95,11 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     fn network(&self) -> &'static str {
-        if self.kernel.is_some() { "kernel" } else { "ledger" }
+        if self.kernel.is_some() {
+            "kernel"
+        } else {
+            "ledger"
+        }
     }
 
     fn node_flags(&self) -> impl Iterator<Item = (&'static str, Option<OsString>)> {
@@ -87,7 +109,10 @@ impl Place<'_> {
 
 pub(super) fn cri(dir: &DataDir, settings: &Settings, plugins: &Path, place: &Place<'_>) -> Spec {
     let name = format!("cri-{}", place.name);
-    let netns = place.kernel.as_ref().map(|(netns, _)| netns.as_os_str().to_owned());
+    let netns = place
+        .kernel
+        .as_ref()
+        .map(|(netns, _)| netns.as_os_str().to_owned());
     let flags = [
         ("--nodes-dir", some(dir.nodes())),
         ("--network", some(place.network())),
@@ -96,7 +121,11 @@ pub(super) fn cri(dir: &DataDir, settings: &Settings, plugins: &Path, place: &Pl
         ("--cni-bin-dir", some(plugins)),
         ("--cni-template", some(name_of(&settings.cni_template))),
     ];
-    let socket = place.nodes.first().map(|node| cri_socket(dir, node)).unwrap_or_default();
+    let socket = place
+        .nodes
+        .first()
+        .map(|node| cri_socket(dir, node))
+        .unwrap_or_default();
     Spec {
         args: args("cri", place.node_flags().chain(flags)),
         log: dir.log(&name),
@@ -114,9 +143,18 @@ pub(super) fn kubelet(dir: &DataDir, settings: &Settings, server: &str, place: &
     ];
     if let Some((netns, addresses)) = &place.kernel {
         flags.push(("--node-netns", some(netns)));
-        flags.extend(addresses.iter().map(|address| ("--node-ip", some(address.to_string()))));
+        flags.extend(
+            addresses
+                .iter()
+                .map(|address| ("--node-ip", some(address.to_string()))),
+        );
     }
-    published(dir, &name, LOCAL, args("kubelet", place.node_flags().chain(flags)))
+    published(
+        dir,
+        &name,
+        LOCAL,
+        args("kubelet", place.node_flags().chain(flags)),
+    )
 }
 
 /// Where a node's CRI server listens.

@@ -1,17 +1,23 @@
 //! How long work tells what it does: a line that changes on a terminal, lines that stay elsewhere. On standard error.
 
-use std::{io::IsTerminal as _, sync::Mutex, time::Duration};
+use std::{
+    io::IsTerminal as _,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// How often the sign of life moves.
 const TICK: Duration = Duration::from_millis(100);
+/// How often there is a line about what goes on, where lines stay.
+const LINE: Duration = Duration::from_secs(1);
 
 /// What is being done, for people. Dropping it removes the changing line.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
-    last: Mutex<String>,
+    said: Mutex<Option<Instant>>,
 }
 
 impl Progress {
@@ -26,7 +32,7 @@ impl Progress {
         });
         let progress = Self {
             bar,
-            last: Mutex::default(),
+            said: Mutex::default(),
         };
         progress.doing(doing);
         progress
@@ -42,14 +48,13 @@ impl Progress {
 
     /// Something is under way, further than when this was called last.
     pub(crate) fn doing(&self, what: &str) {
-        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if *last == what {
-            return;
+        if let Some(bar) = &self.bar {
+            return bar.set_message(what.to_owned());
         }
-        what.clone_into(&mut last);
-        match &self.bar {
-            Some(bar) => bar.set_message(what.to_owned()),
-            None => anstream::eprintln!("{what}"),
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_none_or(|said| said.elapsed() > LINE) {
+            *said = Some(Instant::now());
+            anstream::eprintln!("{what}");
         }
     }
 }

@@ -51,18 +51,40 @@ struct View {
 
 impl Wanted {
     /// Waits until everything is there. Returns what is missing when time is up: nothing, if all is well.
-    pub(crate) async fn wait(&self, client: &Client, timeout: Duration, progress: &Progress) -> Vec<Missing> {
+    pub(crate) async fn wait(
+        &self,
+        client: &Client,
+        timeout: Duration,
+        progress: &Progress,
+    ) -> Vec<Missing> {
         let (nodes, node_driver) = reflector(client.all::<Node>(), ListParams::default());
         let (pods, pod_driver) = reflector(client.all::<Pod>(), ListParams::default());
-        let (leases, lease_driver) = reflector(client.namespaced::<Lease>(LEASES), ListParams::default());
-        let view = View { nodes, pods, leases };
+        let (leases, lease_driver) =
+            reflector(client.namespaced::<Lease>(LEASES), ListParams::default());
+        let view = View {
+            nodes,
+            pods,
+            leases,
+        };
         let watched = async {
-            tokio::join!(view.nodes.synced(), view.pods.synced(), view.leases.synced());
-            let (mut nodes, mut pods, mut leases) = (view.nodes.subscribe(), view.pods.subscribe(), view.leases.subscribe());
+            tokio::join!(
+                view.nodes.synced(),
+                view.pods.synced(),
+                view.leases.synced()
+            );
+            let (mut nodes, mut pods, mut leases) = (
+                view.nodes.subscribe(),
+                view.pods.subscribe(),
+                view.leases.subscribe(),
+            );
             loop {
                 // Changes are taken before the look, so none between the look and the wait is missed.
-                while nodes.try_next().is_some() || pods.try_next().is_some() || leases.try_next().is_some() {}
-                let all_is_said = self.look(&view, progress);
+                while nodes.try_next().is_some()
+                    || pods.try_next().is_some()
+                    || leases.try_next().is_some()
+                {}
+                let (all_is_said, text) = self.describe(&view);
+                progress.doing(&text);
                 if all_is_said && self.is_true(&view) {
                     return;
                 }
@@ -81,28 +103,46 @@ impl Wanted {
             () = node_driver => {}
             () = pod_driver => {}
             () = lease_driver => {}
-            done = in_time => if done.is_ok() { return Vec::new() },
+            done = in_time => if done.is_ok() {
+                progress.done(&self.describe(&view).1);
+                return Vec::new();
+            },
         }
         self.missing(client, &view).await
     }
 
-    /// Whether everything is said to be there.
-    fn look(&self, view: &View, progress: &Progress) -> bool {
-        let ready = self.nodes.iter().filter(|name| self.is_ready(view, name)).count();
-        let running = self.pods.iter().filter(|key| is_running(&view.pods, key)).count();
+    /// Whether everything is said to be there, and how much is, for people.
+    fn describe(&self, view: &View) -> (bool, String) {
+        let ready = self
+            .nodes
+            .iter()
+            .filter(|name| self.is_ready(view, name))
+            .count();
+        let running = self
+            .pods
+            .iter()
+            .filter(|key| is_running(&view.pods, key))
+            .count();
         let mut text = format!("{ready}/{} nodes Ready", self.nodes.len());
         if !self.pods.is_empty() {
             text = format!("{text}, {running}/{} pods Running", self.pods.len());
         }
-        progress.doing(&text);
-        ready == self.nodes.len() && running == self.pods.len()
+        (
+            ready == self.nodes.len() && running == self.pods.len(),
+            text,
+        )
     }
 
     /// Whether a node is Ready and, if the cluster has just been started, has a kubelet that says so.
     fn is_ready(&self, view: &View, name: &str) -> bool {
         let node = view.nodes.get(&ObjectKey::new("", name));
-        let is_said = node.is_some_and(|node| condition(&node).is_some_and(|(status, _)| status == "True"));
-        is_said && self.start.as_ref().is_none_or(|start| start.is_renewed(&view.leases, name))
+        let is_said =
+            node.is_some_and(|node| condition(&node).is_some_and(|(status, _)| status == "True"));
+        is_said
+            && self
+                .start
+                .as_ref()
+                .is_none_or(|start| start.is_renewed(&view.leases, name))
     }
 
     /// Whether pods that run have sandboxes, if the cluster has just been started: those it had before are gone with its processes.
@@ -111,32 +151,58 @@ impl Wanted {
             return true;
         };
         let mut sandboxes = BTreeMap::new();
-        self.pods.iter().filter_map(|key| view.pods.get(key)).all(|pod| {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            let sandboxes = sandboxes
-                .entry(node)
-                .or_insert_with_key(|node| pods::ready_sandboxes(dir, node).ok().flatten().unwrap_or_default());
-            let status = pod.status.as_ref();
-            let said: Vec<IpAddr> = status
-                .iter()
-                .flat_map(|status| status.pod_ips.iter().flatten())
-                .filter_map(|ip| ip.ip.parse().ok())
-                .collect();
-            sandboxes.iter().any(|sandbox| {
-                let is_own = sandbox.metadata.uid == pod.uid();
-                // A pod without a network of its own says its node's address.
-                is_own && sandbox.network.as_ref().is_none_or(|network| network.ips == said)
+        self.pods
+            .iter()
+            .filter_map(|key| view.pods.get(key))
+            .all(|pod| {
+                let node = pod
+                    .spec
+                    .as_ref()
+                    .and_then(|spec| spec.node_name.clone())
+                    .unwrap_or_default();
+                let sandboxes = sandboxes.entry(node).or_insert_with_key(|node| {
+                    pods::ready_sandboxes(dir, node)
+                        .ok()
+                        .flatten()
+                        .unwrap_or_default()
+                });
+                let status = pod.status.as_ref();
+                let said: Vec<IpAddr> = status
+                    .iter()
+                    .flat_map(|status| status.pod_ips.iter().flatten())
+                    .filter_map(|ip| ip.ip.parse().ok())
+                    .collect();
+                sandboxes.iter().any(|sandbox| {
+                    let is_own = sandbox.metadata.uid == pod.uid();
+                    // A pod without a network of its own says its node's address.
+                    is_own
+                        && sandbox
+                            .network
+                            .as_ref()
+                            .is_none_or(|network| network.ips == said)
+                })
             })
-        })
     }
 
     async fn missing(&self, client: &Client, view: &View) -> Vec<Missing> {
-        let nodes = self.nodes.iter().filter(|name| !self.is_ready(view, name)).map(|name| Missing {
-            what: format!("node {name}"),
-            why: why_not_ready(view.nodes.get(&ObjectKey::new("", name.as_str())).as_deref()),
-        });
+        let nodes = self
+            .nodes
+            .iter()
+            .filter(|name| !self.is_ready(view, name))
+            .map(|name| Missing {
+                what: format!("node {name}"),
+                why: why_not_ready(
+                    view.nodes
+                        .get(&ObjectKey::new("", name.as_str()))
+                        .as_deref(),
+                ),
+            });
         let mut missing: Vec<_> = nodes.collect();
-        let unfinished: Vec<_> = self.pods.iter().filter(|key| !is_running(&view.pods, key)).collect();
+        let unfinished: Vec<_> = self
+            .pods
+            .iter()
+            .filter(|key| !is_running(&view.pods, key))
+            .collect();
         if unfinished.is_empty() {
             return missing;
         }
@@ -152,7 +218,8 @@ impl Wanted {
 impl Start {
     fn is_renewed(&self, leases: &Cache<Lease>, node: &str) -> bool {
         let lease = leases.get(&ObjectKey::new(LEASES, node));
-        let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0));
+        let renewed =
+            lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0));
         renewed.is_some_and(|renewed| renewed >= self.time)
     }
 }
@@ -169,7 +236,10 @@ fn is_running(pods: &Cache<Pod>, key: &ObjectKey) -> bool {
 }
 
 pub(crate) fn phase(pod: &Pod) -> &str {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     phase.unwrap_or("Pending")
 }
 
@@ -177,7 +247,10 @@ fn why_not_ready(node: Option<&Node>) -> String {
     let Some(node) = node else {
         return "not registered".into();
     };
-    let has_block = node.spec.as_ref().is_some_and(|spec| spec.pod_cidr.is_some());
+    let has_block = node
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.pod_cidr.is_some());
     match condition(node) {
         _ if !has_block => "it has no podCIDR: is the cluster CIDR used up?".into(),
         Some((_, message)) if !message.is_empty() => message.into(),
@@ -231,17 +304,32 @@ mod tests {
     use super::*;
 
     fn pod(status: serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": status})).unwrap()
+        serde_json::from_value(
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": status}),
+        )
+        .unwrap()
     }
 
     #[test]
     fn a_pod_says_what_it_waits_for() {
         let full = "0/3 nodes are available: 3 Insufficient pod IPs.";
-        let waiting = pod(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": full}]}));
-        assert_eq!(why_not_running(Some(&waiting), None), format!("Pending: {full}"));
-        let bound = pod(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}));
-        assert_eq!(why_not_running(Some(&bound), Some(&"no IP".into())), "Pending: no IP");
-        let failed = pod(json!({"phase": "Failed", "message": "Node didn't have enough resource: podplane.io/pod-ips"}));
+        let waiting = pod(
+            json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": full}]}),
+        );
+        assert_eq!(
+            why_not_running(Some(&waiting), None),
+            format!("Pending: {full}")
+        );
+        let bound = pod(
+            json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}),
+        );
+        assert_eq!(
+            why_not_running(Some(&bound), Some(&"no IP".into())),
+            "Pending: no IP"
+        );
+        let failed = pod(
+            json!({"phase": "Failed", "message": "Node didn't have enough resource: podplane.io/pod-ips"}),
+        );
         assert_eq!(
             why_not_running(Some(&failed), Some(&"no IP".into())),
             "Failed: Node didn't have enough resource: podplane.io/pod-ips"
@@ -256,7 +344,9 @@ mod tests {
         let blank = node(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}));
         assert!(why_not_ready(Some(&blank)).starts_with("it has no podCIDR"));
         let status = json!({"conditions": [{"type": "Ready", "status": "False", "message": "cni plugin not initialized"}]});
-        let node = node(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/24"}, "status": status}));
+        let node = node(
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/24"}, "status": status}),
+        );
         assert_eq!(why_not_ready(Some(&node)), "cni plugin not initialized");
     }
 }

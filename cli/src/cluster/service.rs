@@ -10,7 +10,9 @@ use std::{
 };
 
 use anyhow::Context as _;
-use backon::{BackoffBuilder as _, ConstantBuilder, ExponentialBackoff, ExponentialBuilder, Retryable as _};
+use backon::{
+    BackoffBuilder as _, ConstantBuilder, ExponentialBackoff, ExponentialBuilder, Retryable as _,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
@@ -111,7 +113,13 @@ impl Service {
         let listens = state.wait_for(|state| state.address.is_some() || state.ended.is_some());
         let state = tokio::time::timeout(LISTEN_DEADLINE, listens)
             .await
-            .with_context(|| format!("{} does not listen; see {}", self.spec.name, self.spec.log.display()))?
+            .with_context(|| {
+                format!(
+                    "{} does not listen; see {}",
+                    self.spec.name,
+                    self.spec.log.display()
+                )
+            })?
             .with_context(|| format!("{} was stopped", self.spec.name))?
             .clone();
         match (state.address, state.ended) {
@@ -203,7 +211,11 @@ fn start(spec: &Spec, address: Option<&str>) -> anyhow::Result<Child> {
         if address.is_none() {
             remove_stale(file)?;
         }
-        command.arg("--listen").arg(address.unwrap_or(listen)).arg("--address-file").arg(file);
+        command
+            .arg("--listen")
+            .arg(address.unwrap_or(listen))
+            .arg("--address-file")
+            .arg(file);
     }
     // Flags say it all. What is in the environment was meant for `up`, and for logs.
     for (name, _) in std::env::vars_os() {
@@ -241,7 +253,10 @@ async fn published(file: &Path) -> String {
 }
 
 async fn terminate(name: &str, mut child: Child) {
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    let pid = child
+        .id()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(Pid::from_raw);
     if let Some(pid) = pid {
         // Not reaped yet, so the number is still its own.
         _ = kill_process(pid, Signal::TERM);

@@ -57,7 +57,12 @@ pub(crate) struct Flags {
     pub(crate) ip_policy: Option<IpPolicy>,
 
     /// The CNI configuration that a node gets when its block is known [default: containerd]
-    #[arg(long, env = "PODPLANE_CNI_TEMPLATE", value_enum, value_name = "TEMPLATE")]
+    #[arg(
+        long,
+        env = "PODPLANE_CNI_TEMPLATE",
+        value_enum,
+        value_name = "TEMPLATE"
+    )]
     pub(crate) cni_template: Option<Template>,
 
     /// Where the CNI plugins are [default: beside podplane]
@@ -156,8 +161,10 @@ impl Flags {
             nodes: nodes.unwrap_or(base.nodes),
             cluster_cidr: cluster_cidr.as_ref().unwrap_or(&base.cluster_cidr).clone(),
             node_cidr_mask_size: node_cidr_mask_size.or(kept(base.node_cidr_mask_size, each)),
-            node_cidr_mask_size_ipv4: node_cidr_mask_size_ipv4.or(kept(base.node_cidr_mask_size_ipv4, any)),
-            node_cidr_mask_size_ipv6: node_cidr_mask_size_ipv6.or(kept(base.node_cidr_mask_size_ipv6, any)),
+            node_cidr_mask_size_ipv4: node_cidr_mask_size_ipv4
+                .or(kept(base.node_cidr_mask_size_ipv4, any)),
+            node_cidr_mask_size_ipv6: node_cidr_mask_size_ipv6
+                .or(kept(base.node_cidr_mask_size_ipv6, any)),
             service_cluster_ip_range: service_cluster_ip_range
                 .as_ref()
                 .unwrap_or(&base.service_cluster_ip_range)
@@ -166,7 +173,9 @@ impl Flags {
             ip_policy: ip_policy.unwrap_or(base.ip_policy),
             cni_template: cni_template.unwrap_or(base.cni_template),
             cni_bin_dir,
-            listen: listen.as_ref().map_or_else(|| base.listen.clone(), ToString::to_string),
+            listen: listen
+                .as_ref()
+                .map_or_else(|| base.listen.clone(), ToString::to_string),
         })
     }
 }
@@ -181,7 +190,9 @@ impl Settings {
             node_cidr_mask_size_ipv6: self.node_cidr_mask_size_ipv6,
             service_cluster_ip_range: self.service_cluster_ip_range.clone(),
         };
-        let config = flags.validate().map_err(|error| UsageError(error.to_string()))?;
+        let config = flags
+            .validate()
+            .map_err(|error| UsageError(error.to_string()))?;
         if config.max_nodes() == 0 {
             return Err(UsageError(format!(
                 "--service-cluster-ip-range {} leaves no block of --cluster-cidr {} for a node",
@@ -201,7 +212,10 @@ impl Settings {
                 .map(Path::to_owned)
                 .unwrap_or_default(),
         };
-        let missing: Vec<_> = PLUGINS.into_iter().filter(|plugin| !dir.join(plugin).is_file()).collect();
+        let missing: Vec<_> = PLUGINS
+            .into_iter()
+            .filter(|plugin| !dir.join(plugin).is_file())
+            .collect();
         anyhow::ensure!(
             missing.is_empty(),
             "no CNI plugin {} in {}: run `cargo xtask build`, or name another directory with --cni-bin-dir",
@@ -216,7 +230,11 @@ impl Settings {
         let pairs = self.values().into_iter().zip(running.values());
         pairs
             .filter(|((_, given), (_, running))| given != running)
-            .map(|((flag, given), (_, running))| Difference { flag, running, given })
+            .map(|((flag, given), (_, running))| Difference {
+                flag,
+                running,
+                given,
+            })
             .collect()
     }
 
@@ -225,7 +243,9 @@ impl Settings {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
-            let effective = ranges.iter().find(|range| range.cidr().addr().is_ipv6() == v6);
+            let effective = ranges
+                .iter()
+                .find(|range| range.cidr().addr().is_ipv6() == v6);
             let mask = effective.map(|range| range.node_mask()).or(given);
             mask.map_or_else(|| "none".into(), |mask| mask.to_string())
         };
@@ -233,10 +253,22 @@ impl Settings {
         [
             ("--nodes", self.nodes.to_string()),
             ("--cluster-cidr", canonical(&self.cluster_cidr)),
-            ("--node-cidr-mask-size", common.map_or_else(String::new, |mask| mask.to_string())),
-            ("--node-cidr-mask-size (IPv4)", mask(false, self.node_cidr_mask_size_ipv4)),
-            ("--node-cidr-mask-size (IPv6)", mask(true, self.node_cidr_mask_size_ipv6)),
-            ("--service-cluster-ip-range", canonical(&self.service_cluster_ip_range)),
+            (
+                "--node-cidr-mask-size",
+                common.map_or_else(String::new, |mask| mask.to_string()),
+            ),
+            (
+                "--node-cidr-mask-size (IPv4)",
+                mask(false, self.node_cidr_mask_size_ipv4),
+            ),
+            (
+                "--node-cidr-mask-size (IPv6)",
+                mask(true, self.node_cidr_mask_size_ipv6),
+            ),
+            (
+                "--service-cluster-ip-range",
+                canonical(&self.service_cluster_ip_range),
+            ),
             ("--network", name_of(&self.network)),
             ("--ip-policy", name_of(&self.ip_policy)),
             ("--cni-template", name_of(&self.cni_template)),
@@ -276,11 +308,16 @@ mod by_name {
     use clap::ValueEnum;
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
-    pub(super) fn serialize<T: ValueEnum, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<T: ValueEnum, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.serialize_str(&super::name_of(value))
     }
 
-    pub(super) fn deserialize<'de, T: ValueEnum, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    pub(super) fn deserialize<'de, T: ValueEnum, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
         T::from_str(&String::deserialize(from)?, false).map_err(D::Error::custom)
     }
 }
@@ -312,7 +349,11 @@ mod tests {
     fn differing(running: &str, given: &str) -> Vec<&'static str> {
         let running = flags(running).over(&Settings::default()).unwrap();
         let given = flags(given).over(&running).unwrap();
-        given.differences(&running).into_iter().map(|difference| difference.flag).collect()
+        given
+            .differences(&running)
+            .into_iter()
+            .map(|difference| difference.flag)
+            .collect()
     }
 
     #[test]
@@ -322,14 +363,18 @@ mod tests {
 
     #[test]
     fn a_default_agrees_with_the_same_value_given() {
-        let given = "--nodes 3 --node-cidr-mask-size 24 --cluster-cidr 10.244.1.0/16 --ip-policy resource";
+        let given =
+            "--nodes 3 --node-cidr-mask-size 24 --cluster-cidr 10.244.1.0/16 --ip-policy resource";
         assert!(differing("", given).is_empty());
         assert!(differing("", "--node-cidr-mask-size-ipv4 24").is_empty());
     }
 
     #[test]
     fn what_differs_is_named_with_both_values() {
-        assert_eq!(differing("", "--nodes 4 --listen 127.0.0.1:9"), ["--nodes", "--listen"]);
+        assert_eq!(
+            differing("", "--nodes 4 --listen 127.0.0.1:9"),
+            ["--nodes", "--listen"]
+        );
         let running = Settings::default();
         let given = flags("--node-cidr-mask-size 26").over(&running).unwrap();
         let want = Difference {
@@ -342,19 +387,40 @@ mod tests {
 
     #[test]
     fn a_given_mask_displaces_one_of_the_other_kind() {
-        let base = flags("--node-cidr-mask-size 26").over(&Settings::default()).unwrap();
+        let base = flags("--node-cidr-mask-size 26")
+            .over(&Settings::default())
+            .unwrap();
         let dual = "--cluster-cidr 10.0.0.0/16,fd00::/56 --node-cidr-mask-size-ipv4 25";
         let dual = flags(dual).over(&base).unwrap();
-        let masks: Vec<_> = dual.ranges().unwrap().ranges.iter().map(|range| range.node_mask()).collect();
+        let masks: Vec<_> = dual
+            .ranges()
+            .unwrap()
+            .ranges
+            .iter()
+            .map(|range| range.node_mask())
+            .collect();
         assert_eq!(masks, [25, 64]);
     }
 
     #[test]
     fn impossible_ranges_are_refused() {
-        let refused = |line: &str| flags(line).over(&Settings::default()).unwrap().ranges().unwrap_err().to_string();
-        assert!(refused("--node-cidr-mask-size 8").contains("must be less than or equal to --node-cidr-mask-size"));
+        let refused = |line: &str| {
+            flags(line)
+                .over(&Settings::default())
+                .unwrap()
+                .ranges()
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(
+            refused("--node-cidr-mask-size 8")
+                .contains("must be less than or equal to --node-cidr-mask-size")
+        );
         let error = refused("--service-cluster-ip-range 10.0.0.0/8");
-        assert!(error.contains("leaves no block of --cluster-cidr 10.244.0.0/16"), "{error}");
+        assert!(
+            error.contains("leaves no block of --cluster-cidr 10.244.0.0/16"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -80,7 +80,9 @@ pub(crate) fn progress(text: impl Into<String>) {
 
 /// Runs the supervisor until it is told to stop. The process must have one thread.
 pub(crate) fn run(order: &str) -> anyhow::Result<ExitCode> {
-    let supervised = serde_json::from_str(order).context("read --supervise").and_then(supervise);
+    let supervised = serde_json::from_str(order)
+        .context("read --supervise")
+        .and_then(supervise);
     if let Err(error) = &supervised {
         Message::Failed(error.chain().map(ToString::to_string).collect()).send();
     }
@@ -94,9 +96,13 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         parent,
         detach,
     } = order;
-    set_parent_process_death_signal(Some(Signal::TERM)).context("ask for a signal when `up` ends")?;
+    set_parent_process_death_signal(Some(Signal::TERM))
+        .context("ask for a signal when `up` ends")?;
     let born_of = getppid().map(|pid| pid.as_raw_nonzero().get());
-    anyhow::ensure!(born_of == Some(parent), "`up` ended before its cluster began");
+    anyhow::ensure!(
+        born_of == Some(parent),
+        "`up` ended before its cluster began"
+    );
     // Ctrl-C is for `up`, which then asks for an orderly end.
     _ = setsid();
     logging::init(&LogConfig {
@@ -135,17 +141,25 @@ fn supervise(order: Order) -> anyhow::Result<()> {
 /// Waits until no process of an earlier cluster is left, then takes the lock that all of ours inherit.
 async fn wait_for_remains(dir: &DataDir) -> anyhow::Result<std::fs::File> {
     let file = dir.members()?;
-    let looks = usize::try_from(REMAINS_DEADLINE.as_millis() / LOOK.as_millis()).unwrap_or(usize::MAX);
-    let patience = ConstantBuilder::new().with_delay(LOOK).with_max_times(looks);
+    let looks =
+        usize::try_from(REMAINS_DEADLINE.as_millis() / LOOK.as_millis()).unwrap_or(usize::MAX);
+    let patience = ConstantBuilder::new()
+        .with_delay(LOOK)
+        .with_max_times(looks);
     let free = (async || file.try_lock()).retry(patience);
-    match free.when(|error| matches!(error, TryLockError::WouldBlock)).await {
+    match free
+        .when(|error| matches!(error, TryLockError::WouldBlock))
+        .await
+    {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => anyhow::bail!(
             "processes of an earlier cluster in {} are still there after {} s",
             dir.path().display(),
             REMAINS_DEADLINE.as_secs()
         ),
-        Err(TryLockError::Error(error)) => return Err(error).context("lock the members of the cluster"),
+        Err(TryLockError::Error(error)) => {
+            return Err(error).context("lock the members of the cluster");
+        }
     }
     // The lock belongs to the open file, which every process has that descends from this one.
     rustix::io::fcntl_setfd(&file, FdFlags::empty()).context("share the lock of the members")?;
@@ -153,7 +167,12 @@ async fn wait_for_remains(dir: &DataDir) -> anyhow::Result<std::fs::File> {
 }
 
 /// Starts the cluster, serves its control socket, and ends it.
-async fn live(mut cluster: Cluster, dir: &DataDir, gone: &[String], detach: bool) -> anyhow::Result<()> {
+async fn live(
+    mut cluster: Cluster,
+    dir: &DataDir,
+    gone: &[String],
+    detach: bool,
+) -> anyhow::Result<()> {
     let mut signal = std::pin::pin!(shutdown::requested());
     // Starting keeps all that it has made in `cluster`, which `stop` takes down however far it came.
     let started = tokio::select! {
@@ -191,8 +210,12 @@ async fn live(mut cluster: Cluster, dir: &DataDir, gone: &[String], detach: bool
         match command {
             Some(Command::Stop(farewell)) => break Some(farewell),
             Some(Command::Status(answer)) => _ = answer.send(cluster.status()),
-            Some(Command::AddNode { name, answer }) => _ = answer.send(cluster.add_node(name).await),
-            Some(Command::RemoveNode { name, answer }) => _ = answer.send(cluster.remove_node(&name).await),
+            Some(Command::AddNode { name, answer }) => {
+                _ = answer.send(cluster.add_node(name).await)
+            }
+            Some(Command::RemoveNode { name, answer }) => {
+                _ = answer.send(cluster.remove_node(&name).await)
+            }
             None => break None,
         }
     };
@@ -207,7 +230,10 @@ async fn live(mut cluster: Cluster, dir: &DataDir, gone: &[String], detach: bool
     Ok(())
 }
 
-type Serving = (JoinSet<Result<(), podplane_telemetry::server::ServeError>>, CancellationToken);
+type Serving = (
+    JoinSet<Result<(), podplane_telemetry::server::ServeError>>,
+    CancellationToken,
+);
 
 async fn serve(dir: &DataDir, commands: mpsc::Sender<Command>) -> anyhow::Result<Serving> {
     let stop = CancellationToken::new();
@@ -218,7 +244,12 @@ async fn serve(dir: &DataDir, commands: mpsc::Sender<Command>) -> anyhow::Result
     let served = stop.clone();
     serving.spawn(async move {
         listener
-            .serve(routes, &["podplane.cluster.v1.ClusterService"], DESCRIPTORS, served)
+            .serve(
+                routes,
+                &["podplane.cluster.v1.ClusterService"],
+                DESCRIPTORS,
+                served,
+            )
             .await
     });
     Ok((serving, stop))

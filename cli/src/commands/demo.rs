@@ -32,7 +32,9 @@ const OTHER_PODS: usize = 9;
 
 /// Show a problem, and what solves it, on a cluster of its own
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off")]
+#[command(
+    after_help = "Example:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     demo: Demo,
@@ -72,7 +74,10 @@ struct Exhaustion {
 
 pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
     let Demo::Exhaustion(demo) = args.demo;
-    let temporary = tempfile::Builder::new().prefix("podplane-demo-").tempdir().context("make a directory for the cluster")?;
+    let temporary = tempfile::Builder::new()
+        .prefix("podplane-demo-")
+        .tempdir()
+        .context("make a directory for the cluster")?;
     let dir = DataDir::new(temporary.path())?;
     let settings = Settings {
         nodes: 1,
@@ -91,8 +96,13 @@ pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
         let mut launched = launch::launch(&dir, settings, Lifetime::Attached)?;
         let progress = Progress::new("starting a cluster of one node");
         let played = async {
-            anyhow::ensure!(launched.serving(&progress).await? == Outcome::Serves, "the new directory has a cluster already");
-            let status = launch::find(&dir, demo.timeout).await?.context("the cluster ended")?;
+            anyhow::ensure!(
+                launched.serving(&progress).await? == Outcome::Serves,
+                "the new directory has a cluster already"
+            );
+            let status = launch::find(&dir, demo.timeout)
+                .await?
+                .context("the cluster ended")?;
             let client = Client::connect(&status.server.parse()?)?;
             play(&demo, &client, &status.nodes, &progress).await
         };
@@ -108,7 +118,12 @@ pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn play(demo: &Exhaustion, client: &Client, nodes: &[String], progress: &Progress) -> anyhow::Result<()> {
+async fn play(
+    demo: &Exhaustion,
+    client: &Client,
+    nodes: &[String],
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let node = nodes.first().context("the cluster has no node")?;
     let ready = Wanted {
         nodes: nodes.to_vec(),
@@ -136,7 +151,12 @@ async fn play(demo: &Exhaustion, client: &Client, nodes: &[String], progress: &P
     }
 }
 
-async fn scenes(demo: &Exhaustion, client: &Client, mut stage: Stage<'_>, progress: &Progress) -> anyhow::Result<()> {
+async fn scenes(
+    demo: &Exhaustion,
+    client: &Client,
+    mut stage: Stage<'_>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let api = client.namespaced::<Pod>("default");
     let expected = stage.expected.clone();
 
@@ -165,7 +185,9 @@ async fn scenes(demo: &Exhaustion, client: &Client, mut stage: Stage<'_>, progre
         expected.sentence(demo.ip_policy)
     ))?;
 
-    let running = stage.running_other().filter(|_| demo.ip_policy == IpPolicy::Resource && expected.waiting_others > 0);
+    let running = stage
+        .running_other()
+        .filter(|_| demo.ip_policy == IpPolicy::Resource && expected.waiting_others > 0);
     if let Some(name) = running {
         progress.doing("one of the others ends");
         let at_once = DeleteParams {
@@ -178,7 +200,9 @@ async fn scenes(demo: &Exhaustion, client: &Client, mut stage: Stage<'_>, progre
             ..expected
         };
         stage.expect(&after).await?;
-        output::line(format_args!("pod {name} was deleted: exactly one pod that waited runs in its stead"))?;
+        output::line(format_args!(
+            "pod {name} was deleted: exactly one pod that waited runs in its stead"
+        ))?;
     }
     Ok(())
 }
@@ -221,11 +245,23 @@ impl Expected {
         let addresses = (1_usize << (32 - mask)).saturating_sub(3);
         let (hosts, others, why) = match policy {
             IpPolicy::Off if mask > 30 => (HOST_PODS, 0, "too small to allocate from"),
-            IpPolicy::Off => (HOST_PODS, addresses, "no IP addresses available in range set"),
-            IpPolicy::Resource => (HOST_PODS, addresses, "0/1 nodes are available: 1 Insufficient pod IPs."),
+            IpPolicy::Off => (
+                HOST_PODS,
+                addresses,
+                "no IP addresses available in range set",
+            ),
+            IpPolicy::Resource => (
+                HOST_PODS,
+                addresses,
+                "0/1 nodes are available: 1 Insufficient pod IPs.",
+            ),
             IpPolicy::PodCidr => {
                 let hosts = HOST_PODS.min(addresses);
-                (hosts, addresses - hosts, "0/1 nodes are available: 1 Too many pods.")
+                (
+                    hosts,
+                    addresses - hosts,
+                    "0/1 nodes are available: 1 Too many pods.",
+                )
             }
         };
         let others = others.min(OTHER_PODS);
@@ -309,11 +345,17 @@ impl Stage<'_> {
                 (false, true) => &mut seen.others,
                 (is_host, false) => {
                     let is_bound = node_of(&pod) == Some(self.node);
-                    let is_told = reasons.get(&pod.key()).is_some_and(|reason| reason.contains(why));
+                    let is_told = reasons
+                        .get(&pod.key())
+                        .is_some_and(|reason| reason.contains(why));
                     if !is_told || is_bound != (self.policy == IpPolicy::Off) {
                         return None;
                     }
-                    if is_host { &mut seen.waiting_hosts } else { &mut seen.waiting_others }
+                    if is_host {
+                        &mut seen.waiting_hosts
+                    } else {
+                        &mut seen.waiting_others
+                    }
                 }
             };
             *counter += 1;
@@ -329,13 +371,24 @@ impl Stage<'_> {
             if event.reason.as_deref() == Some("FailedCreatePodSandBox")
                 && let (Some(name), Some(message)) = (&object.name, &event.message)
             {
-                reasons.insert(ObjectKey::new(event.namespace(), name.as_str()), message.clone());
+                reasons.insert(
+                    ObjectKey::new(event.namespace(), name.as_str()),
+                    message.clone(),
+                );
             }
         }
         for pod in self.pods.list() {
-            let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            let mut unscheduled = conditions.filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
-            if let Some(message) = unscheduled.next().and_then(|condition| condition.message.clone()) {
+            let conditions = pod
+                .status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten());
+            let mut unscheduled = conditions.filter(|condition| {
+                condition.type_ == "PodScheduled" && condition.status == "False"
+            });
+            if let Some(message) = unscheduled
+                .next()
+                .and_then(|condition| condition.message.clone())
+            {
                 reasons.insert(pod.key(), message);
             }
         }
@@ -344,7 +397,9 @@ impl Stage<'_> {
 
     fn running_other(&self) -> Option<String> {
         let pods = self.pods.list();
-        let mut others = pods.iter().filter(|pod| !is_host(pod) && phase(pod) == "Running");
+        let mut others = pods
+            .iter()
+            .filter(|pod| !is_host(pod) && phase(pod) == "Running");
         others.next().map(|pod| pod.name().to_owned())
     }
 
@@ -373,11 +428,17 @@ impl Stage<'_> {
 }
 
 fn is_host(pod: &Pod) -> bool {
-    pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true))
+    pod.spec
+        .as_ref()
+        .is_some_and(|spec| spec.host_network == Some(true))
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
+    pod.spec
+        .as_ref()?
+        .node_name
+        .as_deref()
+        .filter(|node| !node.is_empty())
 }
 
 #[cfg(test)]
@@ -386,7 +447,12 @@ mod tests {
 
     fn counts(policy: IpPolicy, mask: u8) -> [usize; 4] {
         let expected = Expected::of(policy, mask);
-        [expected.hosts, expected.others, expected.waiting_hosts, expected.waiting_others]
+        [
+            expected.hosts,
+            expected.others,
+            expected.waiting_hosts,
+            expected.waiting_others,
+        ]
     }
 
     #[test]

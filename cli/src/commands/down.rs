@@ -9,7 +9,9 @@ use crate::{
 
 /// End the cluster on this machine; the next `up` resumes it
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  podplane down\n  podplane down --purge --data-dir /tmp/rehearsal")]
+#[command(
+    after_help = "Examples:\n  podplane down\n  podplane down --purge --data-dir /tmp/rehearsal"
+)]
 pub(crate) struct Args {
     /// Remove the data directory too
     #[arg(long)]
@@ -27,7 +29,14 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         let _progress = Progress::new("stopping");
         launch::stop(&dir).await
     })?;
-    anstream::eprintln!("{} in {name}", if ran { "stopped the cluster" } else { "no cluster runs" });
+    anstream::eprintln!(
+        "{} in {name}",
+        if ran {
+            "stopped the cluster"
+        } else {
+            "no cluster runs"
+        }
+    );
     if args.purge {
         dir.purge()?;
         anstream::eprintln!("removed {name}");

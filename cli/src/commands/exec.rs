@@ -24,7 +24,9 @@ const NOT_EXECUTABLE: u8 = 126;
 ///
 /// No container runs in a pod here, so there is nothing to enter but its network. Exits with the program's code.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  podplane exec web-0 -- ip address\n  podplane exec web-0 -- ping -c 1 10.244.1.2")]
+#[command(
+    after_help = "Examples:\n  podplane exec web-0 -- ip address\n  podplane exec web-0 -- ping -c 1 10.244.1.2"
+)]
 pub(crate) struct Args {
     /// The pod
     pod: String,
@@ -41,7 +43,9 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     pods::enter_cluster(&dir)?;
     let pod = block_on(async {
-        let pods = global.client()?.namespaced::<Pod>(args.namespace.namespace.as_str());
+        let pods = global
+            .client()?
+            .namespaced::<Pod>(args.namespace.namespace.as_str());
         Ok(pods.get(&args.pod).await?)
     })?;
     namespaces::enter_netns(&pods::netns(&dir, &pod)?)?;
@@ -50,7 +54,13 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     };
     // Returns only if it cannot: this process becomes the program, and so has its exit code and gets its signals.
     let error = Command::new(program).args(rest).exec();
-    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    report::print(&anyhow::Error::new(error).context(format!("execute {}", program.to_string_lossy())));
+    let code = if error.kind() == ErrorKind::NotFound {
+        NOT_FOUND
+    } else {
+        NOT_EXECUTABLE
+    };
+    report::print(
+        &anyhow::Error::new(error).context(format!("execute {}", program.to_string_lossy())),
+    );
     Ok(ExitCode::from(code))
 }

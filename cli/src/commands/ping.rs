@@ -66,19 +66,29 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Some((name, netns)) if args.verify => verify(&args, &route, name, netns)?,
         _ => true,
     };
-    Ok(if answered && verified { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if answered && verified {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 async fn find(args: &Args, global: &Global, dir: &DataDir) -> anyhow::Result<Route> {
     let client = global.client()?;
     let namespace = args.namespace.namespace.as_str();
-    let source = client.namespaced::<Pod>(namespace).get(&args.source).await?;
+    let source = client
+        .namespaced::<Pod>(namespace)
+        .get(&args.source)
+        .await?;
     let netns = pods::netns(dir, &source)?;
     let (address, target) = match args.target.parse::<IpAddr>() {
         Ok(address) if args.verify => (address, Some(owner(&client, address).await?)),
         Ok(address) => (address, None),
         Err(_) => {
-            let (namespace, name) = args.target.split_once('/').unwrap_or((namespace, &args.target));
+            let (namespace, name) = args
+                .target
+                .split_once('/')
+                .unwrap_or((namespace, &args.target));
             let target = client.namespaced::<Pod>(namespace).get(name).await?;
             (common_family(&source, &target)?, Some(target))
         }
@@ -96,7 +106,12 @@ async fn find(args: &Args, global: &Global, dir: &DataDir) -> anyhow::Result<Rou
 
 fn addresses(pod: &Pod) -> Vec<IpAddr> {
     let status = pod.status.clone().unwrap_or_default();
-    status.pod_ips.into_iter().flatten().filter_map(|ip| ip.ip.parse().ok()).collect()
+    status
+        .pod_ips
+        .into_iter()
+        .flatten()
+        .filter_map(|ip| ip.ip.parse().ok())
+        .collect()
 }
 
 /// The target's first address of a family that the source has too.
@@ -105,16 +120,38 @@ fn common_family(source: &Pod, target: &Pod) -> anyhow::Result<IpAddr> {
     let mut candidates = addresses(target).into_iter();
     candidates
         .find(|address| own.iter().any(|own| own.is_ipv4() == address.is_ipv4()))
-        .with_context(|| format!("pod {} has no address that pod {} can ask", target.key(), source.key()))
+        .with_context(|| {
+            format!(
+                "pod {} has no address that pod {} can ask",
+                target.key(),
+                source.key()
+            )
+        })
 }
 
 async fn owner(client: &Client, address: IpAddr) -> anyhow::Result<Pod> {
-    let pods = client.all::<Pod>().list(&ListParams::default()).await?.items;
-    let has_own = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true));
-    let mut owners = pods.into_iter().filter(|pod| has_own(pod) && addresses(pod).contains(&address));
-    let owner = owners.next().with_context(|| format!("no pod has the address {address}, so there is nobody to verify"))?;
+    let pods = client
+        .all::<Pod>()
+        .list(&ListParams::default())
+        .await?
+        .items;
+    let has_own = |pod: &Pod| {
+        pod.spec
+            .as_ref()
+            .is_some_and(|spec| spec.host_network != Some(true))
+    };
+    let mut owners = pods
+        .into_iter()
+        .filter(|pod| has_own(pod) && addresses(pod).contains(&address));
+    let owner = owners.next().with_context(|| {
+        format!("no pod has the address {address}, so there is nobody to verify")
+    })?;
     if let Some(other) = owners.next() {
-        anyhow::bail!("pods {} and {} both have the address {address}: name the one that is meant", owner.key(), other.key());
+        anyhow::bail!(
+            "pods {} and {} both have the address {address}: name the one that is meant",
+            owner.key(),
+            other.key()
+        );
     }
     Ok(owner)
 }
@@ -123,27 +160,44 @@ async fn owner(client: &Client, address: IpAddr) -> anyhow::Result<Pod> {
 fn ping(args: &Args, route: &Route) -> anyhow::Result<bool> {
     let address = route.address;
     let echo = Echo::open(&route.source, address)?;
-    output::line(format_args!("PING {} ({address}) from {}", args.target, args.source))?;
+    output::line(format_args!(
+        "PING {} ({address}) from {}",
+        args.target, args.source
+    ))?;
     let mut times = Vec::new();
     for seq in 1..=args.count {
         match echo.request(seq, args.timeout) {
             Ok(Some(Reply { bytes, ttl, time })) => {
                 let ttl = ttl.map(|ttl| format!(" ttl={ttl}")).unwrap_or_default();
                 let milliseconds = millis(time);
-                output::line(format_args!("{bytes} bytes from {address}: icmp_seq={seq}{ttl} time={milliseconds:.3} ms"))?;
+                output::line(format_args!(
+                    "{bytes} bytes from {address}: icmp_seq={seq}{ttl} time={milliseconds:.3} ms"
+                ))?;
                 times.push(milliseconds);
             }
-            Ok(None) => output::line(format_args!("no answer from {address}: icmp_seq={seq} within {:.1} s", args.timeout.as_secs_f32()))?,
-            Err(error) => output::line(format_args!("cannot send to {address}: icmp_seq={seq} {error}"))?,
+            Ok(None) => output::line(format_args!(
+                "no answer from {address}: icmp_seq={seq} within {:.1} s",
+                args.timeout.as_secs_f32()
+            ))?,
+            Err(error) => output::line(format_args!(
+                "cannot send to {address}: icmp_seq={seq} {error}"
+            ))?,
         }
     }
     let (sent, received) = (usize::from(args.count), times.len());
     let lost = (sent - received) * 100 / sent;
-    output::line(format_args!("{sent} packets transmitted, {received} received, {lost}% packet loss"))?;
-    if let (Some(least), Some(most)) = (times.iter().copied().reduce(f64::min), times.iter().copied().reduce(f64::max)) {
+    output::line(format_args!(
+        "{sent} packets transmitted, {received} received, {lost}% packet loss"
+    ))?;
+    if let (Some(least), Some(most)) = (
+        times.iter().copied().reduce(f64::min),
+        times.iter().copied().reduce(f64::max),
+    ) {
         let number: f64 = u32::try_from(received).unwrap_or(u32::MAX).into();
         let mean = times.iter().sum::<f64>() / number;
-        output::line(format_args!("rtt min/avg/max = {least:.3}/{mean:.3}/{most:.3} ms"))?;
+        output::line(format_args!(
+            "rtt min/avg/max = {least:.3}/{mean:.3}/{most:.3} ms"
+        ))?;
     }
     Ok(received > 0)
 }
@@ -156,9 +210,13 @@ fn verify(args: &Args, route: &Route, name: &str, netns: &std::path::Path) -> an
     let address = route.address;
     let is_right = echo::is_answered_by(&route.source, netns, address, args.timeout)?;
     if is_right {
-        output::line(format_args!("verified: it is pod {name} that answers at {address}"))?;
+        output::line(format_args!(
+            "verified: it is pod {name} that answers at {address}"
+        ))?;
     } else {
-        output::line(format_args!("NOT verified: what is sent to {address} does not reach pod {name}"))?;
+        output::line(format_args!(
+            "NOT verified: what is sent to {address} does not reach pod {name}"
+        ))?;
     }
     Ok(is_right)
 }

@@ -87,12 +87,17 @@ fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
     output::line(format_args!("Data directory:  {}", dir.path().display()))?;
     output::line(format_args!("Supervisor:      {}", status.pid))?;
     output::line(format_args!("API server:      {}", status.server))?;
-    output::line(format_args!("Network:         {} ({})", status.network, status.network_reason))?;
+    output::line(format_args!(
+        "Network:         {} ({})",
+        status.network, status.network_reason
+    ))?;
     output::line("")?;
     let row = |service: &ServiceStatus| {
         vec![
             service.name.clone(),
-            service.pid.map_or_else(|| "restarting".into(), |pid| pid.to_string()),
+            service
+                .pid
+                .map_or_else(|| "restarting".into(), |pid| pid.to_string()),
             service.restarts.to_string(),
             service.address.clone(),
             service.log.clone(),

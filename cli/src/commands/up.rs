@@ -69,7 +69,9 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     }
     let dir = DataDir::new(&global.data_dir)?;
     let kept = if dir.is_ours()? { dir.record()? } else { None };
-    let settings = args.flags.over(&kept.map(|kept| kept.settings).unwrap_or_default())?;
+    let settings = args
+        .flags
+        .over(&kept.map(|kept| kept.settings).unwrap_or_default())?;
     let ranges = settings.ranges()?;
     settings.plugins()?;
     for notice in &ranges.notices {
@@ -91,7 +93,12 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     block_on(up(&args, &dir, settings, &manifests))
 }
 
-async fn up(args: &Args, dir: &DataDir, settings: Settings, manifests: &[Manifest]) -> anyhow::Result<ExitCode> {
+async fn up(
+    args: &Args,
+    dir: &DataDir,
+    settings: Settings,
+    manifests: &[Manifest],
+) -> anyhow::Result<ExitCode> {
     let lifetime = if args.detach || args.wait {
         Lifetime::Detached
     } else {
@@ -114,9 +121,15 @@ async fn up(args: &Args, dir: &DataDir, settings: Settings, manifests: &[Manifes
         if !is_new {
             launched = None;
             agrees(&args.flags, dir, &status)?;
-            progress.done(&format!("a cluster with these flags runs in {}", dir.path().display()));
+            progress.done(&format!(
+                "a cluster with these flags runs in {}",
+                dir.path().display()
+            ));
         }
-        let start = is_new.then(|| Start { dir: dir.clone(), time });
+        let start = is_new.then(|| Start {
+            dir: dir.clone(),
+            time,
+        });
         furnish(args, &status, manifests, start, &progress).await?;
         anyhow::Ok(status)
     };
@@ -132,10 +145,15 @@ async fn up(args: &Args, dir: &DataDir, settings: Settings, manifests: &[Manifes
             attend(&mut launched, signal).await
         }
         (Ok(status), _, _) => {
-            anstream::eprintln!("API server on {}; `podplane down` ends the cluster", status.server);
+            anstream::eprintln!(
+                "API server on {}; `podplane down` ends the cluster",
+                status.server
+            );
             Ok(ExitCode::SUCCESS)
         }
-        (Err(error), Some(mut launched), _) if lifetime == Lifetime::Attached || !launched.serves() => {
+        (Err(error), Some(mut launched), _)
+            if lifetime == Lifetime::Attached || !launched.serves() =>
+        {
             launched.stop().await?;
             Err(error)
         }
@@ -171,13 +189,26 @@ async fn furnish(
     if !args.wait {
         return Ok(());
     }
-    let pods = manifests.iter().filter(|manifest| manifest.kind == Kind::Pod);
-    wanted.pods = pods.map(|pod| ObjectKey::new(pod.namespace(NAMESPACE), pod.name())).collect();
-    let missing = wanted.wait(&client, args.timeout.saturating_sub(begun.elapsed()), progress).await;
+    let pods = manifests
+        .iter()
+        .filter(|manifest| manifest.kind == Kind::Pod);
+    wanted.pods = pods
+        .map(|pod| ObjectKey::new(pod.namespace(NAMESPACE), pod.name()))
+        .collect();
+    let missing = wanted
+        .wait(
+            &client,
+            args.timeout.saturating_sub(begun.elapsed()),
+            progress,
+        )
+        .await;
     if missing.is_empty() {
         return Ok(());
     }
-    let each: Vec<_> = missing.iter().map(|missing| format!("\n  {}: {}", missing.what, missing.why)).collect();
+    let each: Vec<_> = missing
+        .iter()
+        .map(|missing| format!("\n  {}: {}", missing.what, missing.why))
+        .collect();
     anyhow::bail!(
         "not all is there after {} s; the cluster goes on{}",
         args.timeout.as_secs_f32(),
@@ -204,17 +235,30 @@ async fn attend(
 
 /// Whether the flags that are given agree with the cluster that runs.
 fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::Result<()> {
-    let record = dir.record()?.context("the cluster that runs has kept no flags")?;
+    let record = dir
+        .record()?
+        .context("the cluster that runs has kept no flags")?;
     let given = flags.over(&record.settings)?;
     // What was left open has been decided, and the decision may be asked for.
     let is_decided = |difference: &Difference| match difference.flag {
-        "--network" => record.settings.network == Network::Auto && difference.given == running.network,
+        "--network" => {
+            record.settings.network == Network::Auto && difference.given == running.network
+        }
         "--listen" => difference.given == running.server,
         _ => false,
     };
-    let differences = given.differences(&record.settings).into_iter().filter(|difference| !is_decided(difference));
+    let differences = given
+        .differences(&record.settings)
+        .into_iter()
+        .filter(|difference| !is_decided(difference));
     let each: Vec<_> = differences
-        .map(|Difference { flag, running, given }| format!("\n  {flag}: {running} runs, {given} was given"))
+        .map(
+            |Difference {
+                 flag,
+                 running,
+                 given,
+             }| format!("\n  {flag}: {running} runs, {given} was given"),
+        )
         .collect();
     anyhow::ensure!(
         each.is_empty(),
