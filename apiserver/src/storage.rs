@@ -33,12 +33,12 @@ pub(crate) fn key<K: Object>(key: &ObjectKey) -> Result<Key, ApiError> {
 pub(crate) fn encode<K: Object>(object: &K) -> Result<Vec<u8>, ApiError> {
     let mut object = object.clone();
     object.metadata_mut().resource_version = None;
-    serde_json::to_vec(&object).map_err(|error| error::internal(&error))
+    object.to_vec().map_err(|error| error::internal(&error))
 }
 
 /// The object of an item.
 pub(crate) fn decode<K: Object>(item: &Item) -> Result<K, serde_json::Error> {
-    let mut object: K = serde_json::from_slice(&item.value)?;
+    let mut object = K::from_slice(&item.value)?;
     set_revision(&mut object, item.modified);
     Ok(object)
 }

@@ -65,7 +65,7 @@ impl Manifest {
 
     /// The object as its type. `K` is that of `self.kind`.
     pub(crate) fn decode<K: Object>(&self) -> anyhow::Result<K> {
-        strict::decode(&self.object).with_context(|| self.place.to_string())
+        K::from_json(self.object.clone()).with_context(|| self.place.to_string())
     }
 }
 
@@ -213,8 +213,8 @@ fn manifest(place: Place, object: Value) -> Result<Manifest, String> {
     };
     // Through the type and back: what a manifest leaves null is as if it were absent.
     let object = with_kind!(known, K => {
-        let object = strict::decode::<K, _>(&object).map_err(|error| format!("{place}: {error}"))?;
-        serde_json::to_value(object).map_err(|error| format!("{place}: {error}"))?
+        let object = K::from_json(object).map_err(|error| format!("{place}: {error}"))?;
+        object.to_json().map_err(|error| format!("{place}: {error}"))?
     });
     let manifest = Manifest {
         place,

@@ -6,10 +6,7 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use podplane_api::{
-    Object,
-    strict::{self, StrictError},
-};
+use podplane_api::{Object, strict::StrictError};
 use prost::Message as _;
 use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions, Value,
@@ -62,17 +59,17 @@ pub struct EncodeError {
 ///
 /// [`EncodeError`] if the object holds what its schema does not allow, such as a time beyond year 9999.
 pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
-    let failed = |source| EncodeError {
+    let encoded = object.to_json().and_then(|json| encode_json(K::KIND, json));
+    encoded.map_err(|source| EncodeError {
         kind: K::KIND,
         source,
-    };
-    let json = serde_json::to_value(object).map_err(failed)?;
-    let message = DynamicMessage::deserialize_with_options(
-        descriptor::<K>(),
-        json,
-        &DeserializeOptions::new().deny_unknown_fields(true),
-    );
-    Ok(message.map_err(failed)?.encode_to_vec().into())
+    })
+}
+
+fn encode_json(kind: &str, json: serde_json::Value) -> Result<Bytes, serde_json::Error> {
+    let options = DeserializeOptions::new().deny_unknown_fields(true);
+    let message = DynamicMessage::deserialize_with_options(descriptor(kind), json, &options)?;
+    Ok(message.encode_to_vec().into())
 }
 
 /// The object that a message holds.
@@ -81,29 +78,29 @@ pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
 ///
 /// [`DecodeError`] if the bytes are no such message, or hold a field that the kind does not have, or a malformed value.
 pub fn decode<K: Object>(bytes: &[u8]) -> Result<K, DecodeError> {
-    let message =
-        DynamicMessage::decode(descriptor::<K>(), bytes).map_err(|source| DecodeError::Wire {
-            kind: K::KIND,
-            source,
-        })?;
+    Ok(K::from_json(decode_json(K::KIND, bytes)?)?)
+}
+
+fn decode_json(kind: &'static str, bytes: &[u8]) -> Result<serde_json::Value, DecodeError> {
+    let message = DynamicMessage::decode(descriptor(kind), bytes)
+        .map_err(|source| DecodeError::Wire { kind, source })?;
     let mut unknown = Vec::new();
     find_unknown(&message, "", &mut unknown);
     if !unknown.is_empty() {
         return Err(StrictError::UnknownFields { paths: unknown }.into());
     }
     let options = SerializeOptions::new().stringify_64_bit_integers(false);
-    let mut json = message
-        .serialize_with_options(serde_json::value::Serializer, &options)
-        .map_err(|error| StrictError::Malformed {
-            path: String::new(),
-            message: error.to_string(),
-        })?;
+    let json = message.serialize_with_options(serde_json::value::Serializer, &options);
+    let mut json = json.map_err(|error| StrictError::Malformed {
+        path: String::new(),
+        message: error.to_string(),
+    })?;
     integral(&mut json);
-    Ok(strict::decode(json)?)
+    Ok(json)
 }
 
-fn descriptor<K: Object>() -> MessageDescriptor {
-    POOL.get_message_by_name(&format!("podplane.core.v1.{}", K::KIND))
+fn descriptor(kind: &str) -> MessageDescriptor {
+    POOL.get_message_by_name(&format!("podplane.core.v1.{kind}"))
         .expect("a message was generated for every served kind")
 }
 

@@ -96,7 +96,7 @@ async fn try_apply<K: Object>(
     let live = match api.get(name).await {
         Ok(live) => live,
         Err(error) if error.is_not_found() => {
-            let mut new: K = strict::decode(file)?;
+            let mut new = K::from_json(file.clone())?;
             // Of an object that is no more, such as one deleted to be made again.
             new.metadata_mut().resource_version = None;
             api.create(&new).await?;
@@ -114,7 +114,7 @@ async fn try_apply<K: Object>(
             .with_context(|| format!("read the annotation {LAST_APPLIED}"))?,
         None => Value::Null,
     };
-    let merged: K = strict::decode(merge::three_way(&last, file, &serde_json::to_value(&live)?))?;
+    let merged = K::from_json(merge::three_way(&last, file, &live.to_json()?))?;
     if merged == live {
         return Ok("unchanged");
     }

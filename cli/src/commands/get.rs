@@ -207,7 +207,7 @@ impl Printer {
             }
             Some(format @ (Format::Json | Format::Yaml)) => {
                 for object in &objects {
-                    let document = serde_json::to_value(object)?;
+                    let document = object.to_json()?;
                     match format {
                         Format::Yaml if self.watch => {
                             output::line("---")?;

@@ -11,11 +11,17 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::strict::{self, StrictError};
 
 /// A kind that podplane stores and serves.
 ///
 /// `Resource` (of `k8s-openapi`) has its group, version, kind and plural; this trait adds what generic code needs beside
 /// them. Implemented for each kind in one line below.
+///
+/// The four conversions to and from JSON are what generic code should call: they are compiled once, here, where each use of serde's own
+/// functions compiles the whole schema of every kind again.
 pub trait Object:
     Metadata<Ty = ObjectMeta>
     + Resource
@@ -35,6 +41,34 @@ pub trait Object:
 
     /// The plural in lower case, as in URLs and store keys: `pods`.
     const PLURAL: &'static str = <Self as Resource>::URL_PATH_SEGMENT;
+
+    /// Decodes a document strictly: what Kubernetes does not have is refused by its path.
+    ///
+    /// # Errors
+    ///
+    /// See [`strict::decode`].
+    fn from_json(document: Value) -> Result<Self, StrictError>;
+
+    /// Decodes what [`Object::to_vec`] wrote, by this or another version: fields that this one does not know are ignored.
+    ///
+    /// # Errors
+    ///
+    /// serde's, if it is no such object.
+    fn from_slice(bytes: &[u8]) -> Result<Self, serde_json::Error>;
+
+    /// The object as a JSON document.
+    ///
+    /// # Errors
+    ///
+    /// serde's, for a value that JSON cannot hold.
+    fn to_json(&self) -> Result<Value, serde_json::Error>;
+
+    /// The object as the bytes of its JSON.
+    ///
+    /// # Errors
+    ///
+    /// serde's, for a value that JSON cannot hold.
+    fn to_vec(&self) -> Result<Vec<u8>, serde_json::Error>;
 
     /// `metadata.name`, empty if absent.
     fn name(&self) -> &str {
@@ -79,20 +113,36 @@ pub enum Scope {
     Namespaced,
 }
 
-impl Object for Pod {
-    const SCOPE: Scope = Scope::Namespaced;
+macro_rules! objects {
+    ($($kind:ty: $scope:ident;)*) => {
+        $(impl Object for $kind {
+            const SCOPE: Scope = Scope::$scope;
+
+            fn from_json(document: Value) -> Result<Self, StrictError> {
+                strict::decode(document)
+            }
+
+            fn from_slice(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+                serde_json::from_slice(bytes)
+            }
+
+            fn to_json(&self) -> Result<Value, serde_json::Error> {
+                serde_json::to_value(self)
+            }
+
+            fn to_vec(&self) -> Result<Vec<u8>, serde_json::Error> {
+                serde_json::to_vec(self)
+            }
+        })*
+    };
 }
-impl Object for Node {
-    const SCOPE: Scope = Scope::Cluster;
-}
-impl Object for Namespace {
-    const SCOPE: Scope = Scope::Cluster;
-}
-impl Object for Event {
-    const SCOPE: Scope = Scope::Namespaced;
-}
-impl Object for Lease {
-    const SCOPE: Scope = Scope::Namespaced;
+
+objects! {
+    Event: Namespaced;
+    Lease: Namespaced;
+    Namespace: Cluster;
+    Node: Cluster;
+    Pod: Namespaced;
 }
 
 /// What names an object within its kind: a namespace, empty for cluster-scoped kinds, and a name.

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::uri::PathAndQuery;
 use podplane_api::{
@@ -14,7 +15,7 @@ use podplane_proto::{
     transport::{Encoded, Wire, WireCodec},
     wire::{self, Verb},
 };
-use tonic::{Request, Status, client::Grpc, transport::Channel};
+use tonic::{Request, Status, Streaming, client::Grpc, transport::Channel};
 
 use crate::endpoint::{self, Endpoint, EndpointError};
 
@@ -47,7 +48,9 @@ impl Client {
     /// Objects of a kind in one namespace.
     pub fn namespaced<K: Object>(&self, namespace: impl Into<String>) -> Api<K> {
         Api {
-            channel: self.channel.clone(),
+            calls: Calls {
+                channel: self.channel.clone(),
+            },
             namespace: namespace.into(),
             kind: PhantomData,
         }
@@ -59,7 +62,7 @@ impl Client {
 /// All methods return [`ApiError`]. Where its reason is `ServiceUnavailable`, a write may or may not have been carried out.
 #[derive(Clone, Debug)]
 pub struct Api<K> {
-    channel: Channel,
+    calls: Calls,
     namespace: String,
     kind: PhantomData<fn() -> K>,
 }
@@ -145,7 +148,12 @@ impl<K: Object> Api<K> {
             namespace: self.namespace.clone(),
             name: name.into(),
         };
-        self.call(&Verb::Get.method::<K>(), request).await
+        decode(
+            &self
+                .calls
+                .get(path::<K>(&Verb::Get.method::<K>()), request)
+                .await?,
+        )
     }
 
     /// The objects that match.
@@ -161,7 +169,10 @@ impl<K: Object> Api<K> {
             limit: params.limit,
             r#continue: params.continue_token.clone(),
         };
-        let list: wire::ObjectList = self.unary(&Verb::List.method::<K>(), request).await?;
+        let list = self
+            .calls
+            .list(path::<K>(&Verb::List.method::<K>()), request)
+            .await?;
         let metadata = list.metadata.unwrap_or_default();
         Ok(ObjectList {
             resource_version: metadata.resource_version.unwrap_or_default(),
@@ -193,16 +204,11 @@ impl<K: Object> Api<K> {
             resource_version: resource_version.into(),
             allow_watch_bookmarks: true,
         };
-        let mut grpc = self.ready().await?;
-        let codec = WireCodec::<wire::WatchRequest, wire::WatchEvent>::default();
-        let path = path::<K>(&Verb::Watch.method::<K>());
-        let events = grpc
-            .server_streaming(Request::new(request), path, codec)
-            .await;
-        Ok(events
-            .map_err(refused)?
-            .into_inner()
-            .map(|event| decode_event(event.map_err(refused)?)))
+        let events = self
+            .calls
+            .watch(path::<K>(&Verb::Watch.method::<K>()), request)
+            .await?;
+        Ok(events.map(|event| decode_event(event.map_err(refused)?)))
     }
 
     /// Replaces the object but for its status, at the revision it carries.
@@ -245,42 +251,26 @@ impl<K: Object> Api<K> {
             grace_period_seconds,
             preconditions,
         };
-        self.call(&Verb::Delete.method::<K>(), request).await
+        decode(
+            &self
+                .calls
+                .delete(path::<K>(&Verb::Delete.method::<K>()), request)
+                .await?,
+        )
     }
 
     async fn write(&self, verb: Verb, object: &K) -> Result<K, ApiError> {
         let object = codec::encode(object)
             .map_err(|error| ApiError::new(Reason::BadRequest, error.to_string()))?;
-        self.call(
-            &verb.method::<K>(),
-            wire::WriteRequest {
-                object: Some(object),
-            },
+        let request = wire::WriteRequest {
+            object: Some(object),
+        };
+        decode(
+            &self
+                .calls
+                .write(path::<K>(&verb.method::<K>()), request)
+                .await?,
         )
-        .await
-    }
-
-    /// A method that answers with the object.
-    async fn call<Q: Wire>(&self, method: &str, request: Q) -> Result<K, ApiError> {
-        let Encoded(object) = self.unary(method, request).await?;
-        decode(&object)
-    }
-
-    async fn unary<Q: Wire, A: Wire>(&self, method: &str, request: Q) -> Result<A, ApiError> {
-        let mut grpc = self.ready().await?;
-        let codec = WireCodec::<Q, A>::default();
-        let answer = grpc
-            .unary(Request::new(request), path::<K>(method), codec)
-            .await;
-        Ok(answer.map_err(refused)?.into_inner())
-    }
-
-    async fn ready(&self) -> Result<Grpc<Channel>, ApiError> {
-        // A list of many objects is longer than tonic's default of 4 MiB for one message.
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
-        let ready = grpc.ready().await;
-        ready.map_err(|error| refused(Status::from_error(error.into())))?;
-        Ok(grpc)
     }
 }
 
@@ -304,7 +294,7 @@ impl Api<Pod> {
             node_name,
             resource_version: resource_version.unwrap_or_default(),
         };
-        self.call("BindPod", request).await
+        decode(&self.calls.bind(path::<Pod>("BindPod"), request).await?)
     }
 }
 
@@ -327,7 +317,94 @@ impl Api<Node> {
             resource_version: resource_version.into(),
             pod_cidrs: pod_cidrs.to_vec(),
         };
-        self.call("AssignPodCIDRs", request).await
+        decode(
+            &self
+                .calls
+                .assign(path::<Node>("AssignPodCIDRs"), request)
+                .await?,
+        )
+    }
+}
+
+/// The calls themselves. Their messages are the same for every kind, so tonic's machinery is compiled for them once, here, and not for each kind in
+/// each program.
+#[derive(Clone, Debug)]
+struct Calls {
+    channel: Channel,
+}
+
+impl Calls {
+    async fn get(&self, path: PathAndQuery, request: wire::GetRequest) -> Result<Bytes, ApiError> {
+        Ok(self.unary::<_, Encoded>(path, request).await?.0)
+    }
+
+    async fn list(
+        &self,
+        path: PathAndQuery,
+        request: wire::ListRequest,
+    ) -> Result<wire::ObjectList, ApiError> {
+        self.unary(path, request).await
+    }
+
+    async fn watch(
+        &self,
+        path: PathAndQuery,
+        request: wire::WatchRequest,
+    ) -> Result<Streaming<wire::WatchEvent>, ApiError> {
+        let codec = WireCodec::<wire::WatchRequest, wire::WatchEvent>::default();
+        let mut grpc = self.ready().await?;
+        let events = grpc
+            .server_streaming(Request::new(request), path, codec)
+            .await;
+        Ok(events.map_err(refused)?.into_inner())
+    }
+
+    async fn write(
+        &self,
+        path: PathAndQuery,
+        request: wire::WriteRequest,
+    ) -> Result<Bytes, ApiError> {
+        Ok(self.unary::<_, Encoded>(path, request).await?.0)
+    }
+
+    async fn delete(
+        &self,
+        path: PathAndQuery,
+        request: wire::DeleteRequest,
+    ) -> Result<Bytes, ApiError> {
+        Ok(self.unary::<_, Encoded>(path, request).await?.0)
+    }
+
+    async fn bind(
+        &self,
+        path: PathAndQuery,
+        request: wire::BindPodRequest,
+    ) -> Result<Bytes, ApiError> {
+        Ok(self.unary::<_, Encoded>(path, request).await?.0)
+    }
+
+    async fn assign(
+        &self,
+        path: PathAndQuery,
+        request: wire::AssignPodCidrsRequest,
+    ) -> Result<Bytes, ApiError> {
+        Ok(self.unary::<_, Encoded>(path, request).await?.0)
+    }
+
+    async fn unary<Q: Wire, A: Wire>(&self, path: PathAndQuery, request: Q) -> Result<A, ApiError> {
+        let mut grpc = self.ready().await?;
+        let answer = grpc
+            .unary(Request::new(request), path, WireCodec::<Q, A>::default())
+            .await;
+        Ok(answer.map_err(refused)?.into_inner())
+    }
+
+    async fn ready(&self) -> Result<Grpc<Channel>, ApiError> {
+        // A list of many objects is longer than tonic's default of 4 MiB for one message.
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
+        let ready = grpc.ready().await;
+        ready.map_err(|error| refused(Status::from_error(error.into())))?;
+        Ok(grpc)
     }
 }
 
