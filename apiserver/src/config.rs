@@ -18,7 +18,7 @@ pub struct Config {
     #[arg(long, env = "PODPLANE_APISERVER_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
 
-    /// The directory of the store, made if it is not there. Required by --store sled.
+    /// Where the data is kept: the store is in the directory `store` in it, made if it is not there. Required by --store sled.
     #[arg(
         long,
         env = "PODPLANE_APISERVER_DATA_DIR",

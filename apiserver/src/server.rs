@@ -76,7 +76,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
     match store {
         StoreKind::Memory => serve(MemStore::new(), listener, ready, shutdown).await,
         StoreKind::Sled => {
-            let dir = data_dir.ok_or(RunError::NoDataDir)?;
+            let dir = data_dir.ok_or(RunError::NoDataDir)?.join("store");
             let open = {
                 let dir = dir.clone();
                 tokio::task::spawn_blocking(move || SledStore::open(dir))

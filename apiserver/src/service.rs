@@ -1,6 +1,5 @@
 //! The gRPC services: one for each kind, all of them this one.
 
-mod codec;
 mod methods;
 mod status;
 mod watch;

@@ -65,7 +65,7 @@ enum Command {
     // One service each.
     /// Run the API server: stores objects and serves them over gRPC
     #[command(
-        after_help = "Example:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./store\n  podplane get pods --server 127.0.0.1:7080"
+        after_help = "Example:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./data\n  podplane get pods --server 127.0.0.1:7080"
     )]
     Apiserver(service::Args<podplane_apiserver::Config>),
     /// Run the IPAM controller: gives each node its block of addresses

@@ -120,7 +120,7 @@ impl Cluster {
 
     /// Runs `podplane` on this cluster, with arguments that may have blanks.
     pub fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Finished {
-        finish(podplane(args).arg("--data-dir").arg(self.dir()))
+        finish(podplane(args).env("PODPLANE_DATA_DIR", self.dir()))
     }
 
     /// What `podplane get … -o json` prints.

@@ -7,6 +7,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use tempfile::TempDir;
+
 /// The directory of `podplane` and the plugins.
 ///
 /// # Panics
@@ -104,4 +106,51 @@ pub fn finish(command: &mut Command) -> Finished {
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"))
         .into()
+}
+
+/// A data directory that no cluster runs on when it is dropped.
+#[derive(Debug)]
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    /// An empty one.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for temporary files.
+    #[expect(clippy::new_without_default, reason = "it makes a directory")]
+    pub fn new() -> Self {
+        Self::within(&env::temp_dir())
+    }
+
+    /// An empty one on the file system of `dir`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room.
+    pub fn within(dir: &Path) -> Self {
+        let made = tempfile::Builder::new().prefix("pp-").tempdir_in(dir);
+        Self(made.expect("a temporary directory"))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Runs `podplane` on it, with arguments that may have blanks.
+    pub fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Finished {
+        finish(podplane(args).env("PODPLANE_DATA_DIR", self.path()))
+    }
+
+    /// Runs `podplane` on it.
+    pub fn podplane(&self, args: &str) -> Finished {
+        self.run(args.split_whitespace())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.podplane("down");
+    }
 }

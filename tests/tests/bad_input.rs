@@ -11,26 +11,14 @@ use anyhow::{Context as _, Result};
 use podplane_api::{Object as _, core::Pod};
 use podplane_tests::{
     Cluster, Network, Up, eventually, peers,
-    programs::{Finished, bin_dir, finish, podplane},
+    programs::{Finished, Scratch, bin_dir, finish, podplane},
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-fn up(dir: &Path, flags: &str) -> Finished {
-    let args = [
-        "up",
-        "--detach",
-        "--wait",
-        "--network",
-        "ledger",
-        "--nodes",
-        "1",
-    ];
-    finish(
-        podplane(args)
-            .arg("--data-dir")
-            .arg(dir)
-            .args(flags.split_whitespace()),
-    )
+fn up(dir: &Scratch, flags: &str) -> Finished {
+    dir.podplane(&format!(
+        "up --detach --wait --network ledger --nodes 1 {flags}"
+    ))
 }
 
 /// Fails with code 1 or 2 (the command line itself is wrong), having said all of `want`, and without a cluster or a panic.
@@ -49,7 +37,7 @@ fn refuses(refused: &Finished, want: &[&str]) {
 
 #[test]
 fn ranges_that_cannot_work_are_refused_before_anything_starts() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Scratch::new();
     for (flags, want) in [
         (
             "--cluster-cidr 10.0.0.0/24 --node-cidr-mask-size 24 --service-cluster-ip-range 10.0.0.0/24",
@@ -70,7 +58,7 @@ fn ranges_that_cannot_work_are_refused_before_anything_starts() {
         ("--nodes many", &["--nodes", "many"]),
         ("--listen here", &["--listen", "here"]),
     ] {
-        refuses(&up(dir.path(), flags), want);
+        refuses(&up(&dir, flags), want);
         assert_eq!(
             podplane_tests::leftovers::processes_of(&dir.path().display().to_string()),
             [],
@@ -81,23 +69,20 @@ fn ranges_that_cannot_work_are_refused_before_anything_starts() {
 
 #[test]
 fn a_data_directory_of_another_version_is_refused_and_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    up(dir.path(), "").ok();
-    finish(podplane(["down", "--data-dir"]).arg(dir.path())).ok();
+    let dir = Scratch::new();
+    up(&dir, "").ok();
+    dir.podplane("down").ok();
     fs::write(dir.path().join("VERSION"), "999\n").unwrap();
-    refuses(
-        &up(dir.path(), ""),
-        &["999", &dir.path().display().to_string()],
-    );
+    refuses(&up(&dir, ""), &["999", &dir.path().display().to_string()]);
     assert!(dir.path().join("store").exists());
 }
 
 #[test]
 fn a_directory_that_is_not_ours_is_not_touched() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Scratch::new();
     fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
-    refuses(&up(dir.path(), ""), &["data directory"]);
-    let purge = finish(podplane(["down", "--purge", "--data-dir"]).arg(dir.path()));
+    refuses(&up(&dir, ""), &["data directory"]);
+    let purge = dir.podplane("down --purge");
     assert_eq!(
         fs::read_to_string(dir.path().join("thesis.txt")).unwrap(),
         "years of work",
@@ -107,17 +92,16 @@ fn a_directory_that_is_not_ours_is_not_touched() {
 
 #[test]
 fn a_truncated_store_is_named_and_not_opened() {
-    let dir = tempfile::tempdir().unwrap();
-    up(dir.path(), "").ok();
-    finish(podplane(["run", "web", "--replicas", "20", "--wait", "--data-dir"]).arg(dir.path()))
-        .ok();
-    finish(podplane(["down", "--data-dir"]).arg(dir.path())).ok();
+    let dir = Scratch::new();
+    up(&dir, "").ok();
+    dir.podplane("run web --replicas 20 --wait").ok();
+    dir.podplane("down").ok();
     let data = find(&dir.path().join("store"), "db").expect("sled's file");
     let file = fs::File::options().write(true).open(&data).unwrap();
     file.set_len(file.metadata().unwrap().len() / 3).unwrap();
-    let refused = up(dir.path(), "--timeout 10s");
+    let refused = up(&dir, "--timeout 10s");
     refuses(&refused, &[&dir.path().join("store").display().to_string()]);
-    finish(podplane(["down", "--data-dir"]).arg(dir.path())).ok();
+    dir.podplane("down").ok();
     let alone =
         finish(podplane(["apiserver", "--listen", "127.0.0.1:0", "--data-dir"]).arg(dir.path()));
     refuses(&alone, &["store"]);
@@ -138,23 +122,23 @@ fn find(dir: &Path, name: &str) -> Option<PathBuf> {
 fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Scratch::new();
     refuses(
-        &up(dir.path(), &format!("--listen {address} --timeout 10s")),
+        &up(&dir, &format!("--listen {address} --timeout 10s")),
         &[&address, "in use"],
     );
-    finish(podplane(["down", "--data-dir"]).arg(dir.path())).ok();
+    dir.podplane("down").ok();
     let alone = finish(podplane(["apiserver", "--listen", &address, "--data-dir"]).arg(dir.path()));
     refuses(&alone, &[&address, "in use"]);
 }
 
 #[test]
 fn missing_plugins_are_named_before_anything_starts() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Scratch::new();
     let empty = tempfile::tempdir().unwrap();
     let empty = empty.path().display().to_string();
     refuses(
-        &up(dir.path(), &format!("--cni-bin-dir {empty}")),
+        &up(&dir, &format!("--cni-bin-dir {empty}")),
         &["host-local", &empty],
     );
 }
@@ -174,36 +158,21 @@ fn plugins_with(host_local: &str) -> Result<tempfile::TempDir> {
 /// What the pod's events say when its plugin misbehaves.
 async fn plugin_trouble(script: &str, want: &[&str]) -> Result<()> {
     let plugins = plugins_with(script)?;
-    let dir = tempfile::tempdir()?;
-    let args = [
-        "up",
-        "--detach",
-        "--wait",
-        "--network",
-        "ledger",
-        "--nodes",
-        "1",
-        "--data-dir",
-    ];
-    let mut command = podplane(args);
-    finish(
-        command
-            .arg(dir.path())
-            .arg("--cni-bin-dir")
-            .arg(plugins.path())
-            .env("PODPLANE_CNI_TIMEOUT", "1"),
-    )
-    .ok();
-    finish(podplane(["run", "web", "--data-dir"]).arg(dir.path())).ok();
-    let events = || async {
-        finish(podplane(["get", "events", "-o", "json", "--data-dir"]).arg(dir.path())).stdout
-    };
+    let dir = Scratch::new();
+    let flags = format!("--cni-bin-dir {}", plugins.path().display());
+    let args = format!("up --detach --wait --network ledger --nodes 1 {flags}");
+    let mut command = podplane(args.split_whitespace());
+    command
+        .env("PODPLANE_DATA_DIR", dir.path())
+        .env("PODPLANE_CNI_TIMEOUT", "1");
+    finish(&mut command).ok();
+    dir.podplane("run web").ok();
+    let events = || async { dir.podplane("get events -o json").stdout };
     let said = eventually("the event", events, |said| {
         said.contains("FailedCreatePodSandBox")
     })
     .await;
-    let described = finish(podplane(["describe", "pod", "web", "--data-dir"]).arg(dir.path())).ok();
-    finish(podplane(["down", "--purge", "--data-dir"]).arg(dir.path())).ok();
+    let described = dir.podplane("describe pod web").ok();
     for want in want {
         assert!(said.contains(want), "{want:?} is not in: {said}");
         assert!(described.contains(want), "{want:?} is not in: {described}");
@@ -326,42 +295,33 @@ async fn a_full_disk_refuses_writes_and_loses_none() -> Result<()> {
         return Ok(());
     }
     let disk = Disk::of("96m")?;
-    let dir = disk.0.path().join("d");
+    let dir = Scratch::within(disk.0.path());
     up(&dir, "").ok();
-    finish(podplane(["run", "kept", "--replicas", "3", "--wait", "--data-dir"]).arg(&dir)).ok();
+    dir.podplane("run kept --replicas 3 --wait").ok();
     // Leave the disk without a byte.
     let ballast = disk.0.path().join("ballast");
     let mut filler = fs::File::create(&ballast)?;
     let full = std::io::copy(&mut std::io::repeat(0), &mut filler);
     assert!(full.is_err(), "the disk takes {full:?}");
-    let refused = finish(podplane(["run", "lost", "--data-dir"]).arg(&dir));
-    refuses(&refused, &["space"]);
-    let read: Vec<Pod> = pods(&dir)?;
-    assert_eq!(
-        read.iter().map(Pod::name).collect::<Vec<_>>(),
-        ["kept-0", "kept-1", "kept-2"],
-        "reads go on"
-    );
+    refuses(&dir.podplane("run lost"), &["space"]);
+    assert_eq!(pods(&dir)?, ["kept-0", "kept-1", "kept-2"], "reads go on");
     drop(filler);
     fs::remove_file(&ballast)?;
-    let again = || async { finish(podplane(["run", "after", "--data-dir"]).arg(&dir)).code };
+    let again = || async { dir.podplane("run after").code };
     eventually("writes go on when there is space", again, |code| {
         *code == Some(0)
     })
     .await;
-    finish(podplane(["down", "--data-dir"]).arg(&dir)).ok();
+    dir.podplane("down").ok();
     up(&dir, "").ok();
-    let names: Vec<_> = pods(&dir)?
-        .iter()
-        .map(|pod| pod.name().to_owned())
-        .collect();
-    finish(podplane(["down", "--purge", "--data-dir"]).arg(&dir)).ok();
-    assert_eq!(names, ["after", "kept-0", "kept-1", "kept-2"]);
+    assert_eq!(pods(&dir)?, ["after", "kept-0", "kept-1", "kept-2"]);
+    dir.podplane("down --purge").ok();
     Ok(())
 }
 
-fn pods(dir: &Path) -> Result<Vec<Pod>> {
-    let list = finish(podplane(["get", "pods", "-o", "json", "--data-dir"]).arg(dir)).ok();
-    let list: serde_json::Value = serde_json::from_str(&list)?;
-    Ok(serde_json::from_value(list["items"].clone())?)
+/// The names of all pods.
+fn pods(dir: &Scratch) -> Result<Vec<String>> {
+    let list: serde_json::Value = serde_json::from_str(&dir.podplane("get pods -o json").ok())?;
+    let pods: Vec<Pod> = serde_json::from_value(list["items"].clone())?;
+    Ok(pods.iter().map(|pod| pod.name().to_owned()).collect())
 }

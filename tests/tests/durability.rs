@@ -63,6 +63,13 @@ impl Apiserver {
     }
 }
 
+impl Drop for Apiserver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn pod(name: String) -> Pod {
     let container = Container {
         name: "c".into(),

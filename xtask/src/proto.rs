@@ -51,7 +51,7 @@ const POD_METHODS: &[Method] = &[Method {
     doc: "Assigns a pod to a node, once: the write of `spec.nodeName` and the PodScheduled condition that only a scheduler makes. \
           ABORTED if the pod is bound to another node, is being deleted, or is not the one meant.",
     fields: &[
-        "string namespace",
+        "// Empty: default.\n  string namespace",
         "string name",
         "// The pod must have this UID, unless empty.\n  string uid",
         "string node_name",
@@ -396,7 +396,7 @@ fn write_service(out: &mut String, served: &Served) -> Result<()> {
     let field = snake(&format!("{}{}", kind[..1].to_lowercase(), &kind[1..]));
     let (namespace, everywhere) = match namespaced {
         true => (
-            "  string namespace = 1;\n",
+            "  // Empty: default.\n  string namespace = 1;\n",
             "  // Empty: all namespaces.\n  string namespace = 1;\n",
         ),
         false => ("", ""),

@@ -1,25 +1,25 @@
 //! Each method: decode, call the registry, encode.
 
 use bytes::Bytes;
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::{FutureExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{
-    Object, ObjectKey,
+    Object, ObjectKey, Scope,
     coordination::Lease,
     core::{Event, Namespace, Node, Pod},
 };
 use podplane_proto::{
     codec,
     error::ApiError,
+    transport::{Encoded, Wire, WireCodec},
     wire::{
         AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, ListRequest, ObjectList,
         Verb, WriteRequest,
     },
 };
-use prost::Message;
 use tonic::{Request, Status, body::Body, codegen::Service, server::Grpc};
 use tonic_prost::ProstCodec;
 
-use super::{KindService, NarrowMethods, Response, codec::EncodedCodec, status, unknown, watch};
+use super::{KindService, NarrowMethods, Response, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
@@ -44,7 +44,7 @@ pub(super) fn call<K: Strategy>(
             encode(&registry.update_status(decode(object)?).await?)
         }),
         Verb::Get => encoded(request, move |GetRequest { namespace, name }| async move {
-            registry.get(&ObjectKey::new(namespace, name)).await
+            registry.get(&key::<K>(namespace, name)).await
         }),
         Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
             let DeleteRequest {
@@ -59,7 +59,7 @@ pub(super) fn call<K: Strategy>(
             };
             encode(
                 &registry
-                    .delete(&ObjectKey::new(namespace, name), &options)
+                    .delete(&key::<K>(namespace, name), &options)
                     .await?,
             )
         }),
@@ -83,7 +83,8 @@ impl NarrowMethods for Pod {
     fn call(registry: &Registry<Self>, method: &str, request: http::Request<Body>) -> Response {
         let registry = registry.clone();
         match method {
-            "BindPod" => encoded(request, move |request: BindPodRequest| async move {
+            "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
+                request.namespace = or_default::<Self>(request.namespace);
                 encode(&registry.bind(&request).await?)
             }),
             _ => unknown::<Self>(method),
@@ -138,12 +139,12 @@ fn encoded<Req, Fut>(
     handle: impl FnOnce(Req) -> Fut + Clone + Send + Sync + 'static,
 ) -> Response
 where
-    Req: Message + Default + Send + 'static,
+    Req: Wire,
     Fut: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
 {
-    let handle = move |request| handle.clone()(request);
+    let handle = move |request| handle.clone()(request).map_ok(Encoded);
     async move {
-        Ok(Grpc::new(EncodedCodec::<Req>::default())
+        Ok(Grpc::new(WireCodec::<Encoded, Req>::default())
             .unary(Handler(handle), request)
             .await)
     }
@@ -179,7 +180,25 @@ where
 fn decode<K: Object>(object: Option<Bytes>) -> Result<K, ApiError> {
     let field = K::KIND.to_lowercase();
     let object = object.ok_or_else(|| error::bad_request(format!("{field} is required")))?;
-    codec::decode(&object).map_err(|error| error::undecodable::<K>(&error))
+    let mut object: K = codec::decode(&object).map_err(|error| error::undecodable::<K>(&error))?;
+    if K::SCOPE == Scope::Namespaced && object.namespace().is_empty() {
+        object.metadata_mut().namespace = Some(DEFAULT_NAMESPACE.into());
+    }
+    Ok(object)
+}
+
+/// Where an object is that says no namespace. Kubernetes' REST API has the namespace in the path, where kubectl puts this one.
+const DEFAULT_NAMESPACE: &str = "default";
+
+fn or_default<K: Object>(namespace: String) -> String {
+    match (K::SCOPE, namespace.as_str()) {
+        (Scope::Namespaced, "") => DEFAULT_NAMESPACE.into(),
+        _ => namespace,
+    }
+}
+
+fn key<K: Object>(namespace: String, name: String) -> ObjectKey {
+    ObjectKey::new(or_default::<K>(namespace), name)
 }
 
 fn encode<K: Object>(object: &K) -> Result<Bytes, ApiError> {

@@ -118,7 +118,7 @@ async fn the_address_is_published_when_it_is_served() {
     let config = Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         address_file: Some(file.clone()),
-        data_dir: Some(dir.path().join("store")),
+        data_dir: Some(dir.path().into()),
         store: StoreKind::Sled,
     };
     let stop = CancellationToken::new();

@@ -47,7 +47,7 @@ fn published(dir: &DataDir, service: &str, listen: &str, args: Vec<OsString>) ->
 const LOCAL: &str = "127.0.0.1:0";
 
 pub(super) fn apiserver(dir: &DataDir, settings: &Settings) -> Spec {
-    let flags = [("--data-dir", some(dir.path().join("store")))];
+    let flags = [("--data-dir", some(dir.path()))];
     published(dir, "apiserver", &settings.listen, args("apiserver", flags))
 }
 
