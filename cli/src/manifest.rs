@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podplane_api::{Object, strict};
+use podplane_api::Object;
 use serde_json::Value;
 
 use crate::kind::{Kind, with_kind};

@@ -184,6 +184,7 @@ impl From<&Status> for ApiError {
     }
 }
 
+/// What a status without our details means. Every error of our servers has them, so these come from the transport or from a peer that is no server of ours.
 fn from_code(code: Code) -> Reason {
     match code {
         Code::NotFound => Reason::NotFound,
@@ -193,9 +194,14 @@ fn from_code(code: Code) -> Reason {
         Code::PermissionDenied | Code::Unauthenticated => Reason::Forbidden,
         Code::OutOfRange => Reason::Expired,
         Code::ResourceExhausted => Reason::RequestEntityTooLarge,
-        // A cancelled or timed-out call, like a lost connection, may have been carried out: the caller reads again.
-        Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => Reason::ServiceUnavailable,
-        Code::Ok | Code::Unknown | Code::Internal | Code::DataLoss => Reason::InternalError,
+        // A cancelled or timed-out call, like a lost connection, may have been carried out: the caller reads again. A connection that breaks
+        // in mid-call is Unknown or Internal to tonic.
+        Code::Unavailable
+        | Code::Cancelled
+        | Code::DeadlineExceeded
+        | Code::Unknown
+        | Code::Internal => Reason::ServiceUnavailable,
+        Code::Ok | Code::DataLoss => Reason::InternalError,
     }
 }
 

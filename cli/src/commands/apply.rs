@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use backon::{ExponentialBuilder, Retryable as _};
-use podplane_api::{Object, strict};
+use podplane_api::Object;
 use podplane_client::{ApiError, Client};
 use serde_json::{Value, json};
 
