@@ -231,7 +231,7 @@ async fn manifests_are_read_strictly() -> Result<()> {
             &["spec.containers", "Required value"],
         ),
         (
-            "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDR: 10.0.0.0/33, podCIDRs: [10.0.0.0/33]}\n",
+            "apiVersion: v1\nkind: Node\nmetadata: {name: node-x}\nspec: {podCIDR: 10.0.0.0/33, podCIDRs: [10.0.0.0/33]}\n",
             &[
                 r#"spec.podCIDRs[0]: Invalid value: "10.0.0.0/33": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"#,
             ],

@@ -74,6 +74,10 @@ async fn churn(client: Client, stop: Arc<AtomicBool>) -> BTreeSet<String> {
         made += 1;
         if order.len() > ALIVE {
             let oldest = order.pop_front().unwrap_or_default();
+            let phase = || async { pods.get(&oldest).await.map(|pod| running(&[pod])) };
+            eventually("the pod has run", phase, |running| running == &Ok(1))
+                .await
+                .ok();
             let delete = || async { pods.delete(&oldest, &DeleteParams::default()).await };
             let gone = |r: &Result<Pod, podplane_client::ApiError>| {
                 r.is_ok() || r.as_ref().is_err_and(|e| e.is_not_found())

@@ -27,7 +27,9 @@ def call(channel, pool, service, method, request):
 
 
 def main(verb, address, *rest):
-    with grpc.insecure_channel(address) as channel:
+    # grpcio would send a socket's path as the HTTP/2 authority, which is no valid one.
+    options = [("grpc.default_authority", "localhost")] if address.startswith("unix:") else []
+    with grpc.insecure_channel(address, options) as channel:
         grpc.channel_ready_future(channel).result(timeout=10)
         reflected = ProtoReflectionDescriptorDatabase(channel)
         pool = descriptor_pool.DescriptorPool(reflected)

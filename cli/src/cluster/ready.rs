@@ -1,6 +1,6 @@
 //! Waiting until nodes are Ready and pods run, and saying what is missing if they do not.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use podplane_api::{
     Object as _, ObjectKey,
@@ -11,6 +11,7 @@ use podplane_api::{
 use podplane_client::{Cache, Client, ListParams, reflector};
 
 use super::{data_dir::DataDir, pods, progress::Progress};
+use crate::output;
 
 /// Where kubelets keep their leases.
 const LEASES: &str = "kube-node-lease";
@@ -128,9 +129,29 @@ impl Wanted {
             text = format!("{text}, {running}/{} pods Running", self.pods.len());
         }
         (
-            ready == self.nodes.len() && running == self.pods.len(),
+            ready == self.nodes.len() && running == self.pods.len() && self.is_counted(view),
             text,
         )
+    }
+
+    /// Whether the nodes' reports count the addresses of the pods, so that what is shown of both agrees. A kubelet reports just after the pod.
+    fn is_counted(&self, view: &View) -> bool {
+        let placed: Vec<_> = self
+            .pods
+            .iter()
+            .filter_map(|key| view.pods.get(key))
+            .collect();
+        view.nodes.list().iter().all(|node| {
+            let takes_address = |pod: &&Arc<Pod>| {
+                let spec = pod.spec.as_ref();
+                spec.is_some_and(|spec| {
+                    spec.node_name.as_deref() == Some(node.name())
+                        && spec.host_network != Some(true)
+                })
+            };
+            let pods = placed.iter().filter(takes_address).count();
+            output::node::allocated(node).is_none_or(|allocated| allocated >= pods)
+        })
     }
 
     /// Whether a node is Ready and, if the cluster has just been started, has a kubelet that says so.

@@ -202,6 +202,15 @@ async fn run(
     None
 }
 
+/// Settings of services that reach them through the environment of `up`.
+const PASSED_ON: [&str; 5] = [
+    "PODPLANE_CNI_CONCURRENCY",
+    "PODPLANE_CNI_TIMEOUT",
+    "PODPLANE_GC_INTERVAL",
+    "PODPLANE_LOG",
+    "PODPLANE_LOG_FORMAT",
+];
+
 fn start(spec: &Spec, address: Option<&str>) -> anyhow::Result<Child> {
     let log = File::options().append(true).create(true).open(&spec.log);
     let log = log.with_context(|| format!("open {}", spec.log.display()))?;
@@ -217,10 +226,10 @@ fn start(spec: &Spec, address: Option<&str>) -> anyhow::Result<Child> {
             .arg("--address-file")
             .arg(file);
     }
-    // Flags say it all. What is in the environment was meant for `up`, and for logs.
+    // What is in the environment was meant for `up`, but for the settings of services that it has no flag for.
     for (name, _) in std::env::vars_os() {
-        let name_text = name.to_string_lossy();
-        if name_text.starts_with("PODPLANE_") && !name_text.starts_with("PODPLANE_LOG") {
+        let text = name.to_string_lossy();
+        if text.starts_with("PODPLANE_") && !PASSED_ON.contains(&&*text) {
             command.env_remove(&name);
         }
     }

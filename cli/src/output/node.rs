@@ -110,12 +110,18 @@ pub(crate) fn pod_ips(node: &Node) -> String {
     let Some(capacity) = capacity.and_then(|capacity| quantity::units(capacity).ok()) else {
         return NONE.into();
     };
-    let allocated = node
-        .metadata
+    let allocated = allocated(node).map_or("?".into(), |allocated| allocated.to_string());
+    format!("{allocated}/{capacity}")
+}
+
+/// How many pod IPs its kubelet says are allocated, if it says so.
+pub(crate) fn allocated(node: &Node) -> Option<usize> {
+    node.metadata
         .annotations
-        .as_ref()
-        .and_then(|all| all.get(ALLOCATED));
-    format!("{}/{capacity}", allocated.map_or("?", String::as_str))
+        .as_ref()?
+        .get(ALLOCATED)?
+        .parse()
+        .ok()
 }
 
 fn or_none(text: String) -> String {

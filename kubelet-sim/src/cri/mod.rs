@@ -115,7 +115,7 @@ pub struct Config {
     pub cni_template: Template,
 
     /// How long one CNI plugin may take, in seconds; then it is killed
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds, env = "PODPLANE_CNI_TIMEOUT")]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, env = "PODPLANE_CNI_TIMEOUT")]
     pub cni_timeout: Duration,
 
     /// How many sandboxes are made or unmade at once, over all nodes
