@@ -16,9 +16,7 @@ use podplane_tests::{
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 fn up(dir: &Scratch, flags: &str) -> Finished {
-    dir.podplane(&format!(
-        "up --detach --wait --network ledger --nodes 1 {flags}"
-    ))
+    dir.podplane(&format!("up --detach --wait --network ledger {flags}"))
 }
 
 /// Fails with code 1 or 2 (the command line itself is wrong), having said all of `want`, and without a cluster or a panic.
