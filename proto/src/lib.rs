@@ -50,6 +50,11 @@ generated! {
 }
 generated! {
     /// `runtime.v1`: Kubernetes' Container Runtime Interface, as published.
-    #[expect(clippy::doc_lazy_continuation, clippy::doc_overindented_list_items, reason = "the published comments are kept")]
+    #[expect(
+        rustdoc::invalid_html_tags,
+        clippy::doc_lazy_continuation,
+        clippy::doc_overindented_list_items,
+        reason = "the published comments are kept"
+    )]
     cri, "runtime.v1"
 }
