@@ -151,9 +151,10 @@ pub(crate) fn store(error: StoreError) -> ApiError {
                 limit.max()
             ),
         ),
-        StoreError::NoSpace { .. } | StoreError::Unavailable => {
+        // Of a write that failed half-way it is not known whether it is there: no answer, as if the connection had broken.
+        StoreError::NoSpace { .. } | StoreError::Unavailable | StoreError::Poisoned { .. } => {
             ApiError::new(Reason::ServiceUnavailable, error.to_string())
         }
-        StoreError::DuplicateWrite { .. } | StoreError::Poisoned { .. } => internal(&error),
+        StoreError::DuplicateWrite { .. } => internal(&error),
     }
 }

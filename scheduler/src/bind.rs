@@ -24,29 +24,45 @@ pub enum Outcome {
     Failed(ApiError),
 }
 
-/// Binds the pod as it was when the node was chosen. If it has changed since, the choice may be wrong and nothing is bound.
+/// How often a binding is made again because the pod was written meanwhile without a change to what the choice rests on.
+const TRIES: usize = 4;
+
+/// Binds the pod as it was when the node was chosen. If its spec has changed since, the choice may be wrong and nothing is bound; that its status has,
+/// such as by our own note of the last try, does not matter.
 ///
 /// Any failure is followed by a look at the pod, so that the answer is what is, and not what the connection made of it.
 /// That look is repeated until it is answered: while the API server is away, nobody else can be given the address that
 /// stays reserved meanwhile.
 pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> Outcome {
-    let binding = Binding {
+    let mut binding = Binding {
         name: pod.key.name.clone(),
         uid: pod.uid.to_string(),
         resource_version: Some(pod.pod.resource_version().to_owned()),
         node_name: node.to_string(),
     };
-    let answer = tokio::time::timeout(ANSWER_TIMEOUT, pods.bind(&binding)).await;
-    let error = match answer {
-        Ok(Ok(_)) => return Outcome::Bound,
-        Ok(Err(error)) => error,
-        Err(_) => no_answer(),
-    };
-    match look(pods, pod).await {
-        Ok(found) => judge(pod, node, &found, error),
-        Err(gone) if gone.is_not_found() => Outcome::Gone,
-        Err(_) => Outcome::Failed(error),
+    let mut tries = 0;
+    loop {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, pods.bind(&binding)).await;
+        let error = match answer {
+            Ok(Ok(_)) => return Outcome::Bound,
+            Ok(Err(error)) => error,
+            Err(_) => no_answer(),
+        };
+        tries += 1;
+        match look(pods, pod).await {
+            Ok(found) if error.is_conflict() && tries < TRIES && is_as_chosen(pod, &found) => {
+                binding.resource_version = Some(found.resource_version().to_owned());
+            }
+            Ok(found) => return judge(pod, node, &found, error),
+            Err(gone) if gone.is_not_found() => return Outcome::Gone,
+            Err(_) => return Outcome::Failed(error),
+        }
     }
+}
+
+/// Whether the choice of a node for `pod` is as good for what was found in its place.
+fn is_as_chosen(pod: &PodInfo, found: &Pod) -> bool {
+    found.uid() == pod.pod.uid() && found.spec == pod.pod.spec && !found.is_deleting()
 }
 
 /// What the state of the pod says about a binding that was answered with `error`.
@@ -84,6 +100,25 @@ mod tests {
 
     use super::*;
     use crate::testing::PodBuilder;
+
+    #[test]
+    fn a_choice_stands_while_the_spec_does() {
+        let pod = PodBuilder::new("p");
+        let stands = |found: PodBuilder| is_as_chosen(&pod.info(), &found.pod());
+        assert!(stands(
+            pod.clone().set("/metadata/resourceVersion", "9".into())
+        ));
+        assert!(!stands(pod.clone().on("m")), "bound meanwhile");
+        assert!(
+            !stands(pod.clone().set("/metadata/uid", "q".into())),
+            "another pod"
+        );
+        let deleted = "2026-11-21T00:00:00Z";
+        assert!(!stands(
+            pod.clone()
+                .set("/metadata/deletionTimestamp", deleted.into())
+        ));
+    }
 
     #[test]
     fn the_pod_itself_says_whether_it_was_bound() {

@@ -290,7 +290,12 @@ fn start(dir: &Path, up: &Up) -> Result<()> {
     Ok(())
 }
 
-fn connect(dir: &Path) -> Result<Client> {
+/// A client of the cluster that runs on a data directory.
+///
+/// # Errors
+///
+/// If none runs there.
+pub fn connect(dir: &Path) -> Result<Client> {
     let address = fs::read_to_string(dir.join("apiserver.address"))
         .context("read the apiserver's address")?;
     Ok(Client::connect(&address.trim().parse()?)?)

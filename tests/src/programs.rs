@@ -7,7 +7,14 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use anyhow::Result;
+use podplane_ipam::audit;
 use tempfile::TempDir;
+
+use crate::{
+    eventually,
+    world::{self, Limit},
+};
 
 /// The directory of `podplane` and the plugins.
 ///
@@ -141,6 +148,24 @@ impl Scratch {
     /// Runs `podplane` on it, with arguments that may have blanks.
     pub fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Finished {
         finish(podplane(args).env("PODPLANE_DATA_DIR", self.path()))
+    }
+
+    /// Fails if an invariant is broken in the cluster that runs on it.
+    ///
+    /// # Errors
+    ///
+    /// With what is broken, or if nothing runs on it.
+    pub async fn check(&self) -> Result<()> {
+        let client = crate::cluster::connect(self.path())?;
+        let violations = || async {
+            let world = world::observe(&client, self.path(), Limit::Addresses).await?;
+            anyhow::Ok(audit::check(&world))
+        };
+        eventually("no violation", violations, |seen| {
+            seen.as_ref().is_ok_and(Vec::is_empty)
+        })
+        .await?;
+        Ok(())
     }
 
     /// Runs `podplane` on it.

@@ -171,6 +171,7 @@ async fn plugin_trouble(script: &str, want: &[&str]) -> Result<()> {
     })
     .await;
     let described = dir.podplane("describe pod web").ok();
+    dir.check().await?;
     for want in want {
         assert!(said.contains(want), "{want:?} is not in: {said}");
         assert!(described.contains(want), "{want:?} is not in: {described}");
@@ -313,6 +314,7 @@ async fn a_full_disk_refuses_writes_and_loses_none() -> Result<()> {
     dir.podplane("down").ok();
     up(&dir, "").ok();
     assert_eq!(pods(&dir)?, ["after", "kept-0", "kept-1", "kept-2"]);
+    dir.check().await?;
     dir.podplane("down --purge").ok();
     Ok(())
 }

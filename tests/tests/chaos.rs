@@ -75,16 +75,14 @@ async fn churn(client: Client, stop: Arc<AtomicBool>) -> BTreeSet<String> {
         if order.len() > ALIVE {
             let oldest = order.pop_front().unwrap_or_default();
             let phase = || async { pods.get(&oldest).await.map(|pod| running(&[pod])) };
-            eventually("the pod has run", phase, |running| running == &Ok(1))
-                .await
-                .ok();
+            let ran = eventually("the pod has run", phase, |running| running == &Ok(1)).await;
+            assert_eq!(ran, Ok(1));
             let delete = || async { pods.delete(&oldest, &DeleteParams::default()).await };
             let gone = |r: &Result<Pod, podplane_client::ApiError>| {
                 r.is_ok() || r.as_ref().is_err_and(|e| e.is_not_found())
             };
-            eventually("a pod's deletion is accepted", delete, gone)
-                .await
-                .ok();
+            let accepted = eventually("a pod's deletion is accepted", delete, gone).await;
+            assert!(gone(&accepted));
             alive.remove(&oldest);
         }
     }
@@ -121,28 +119,41 @@ async fn watch_binds(client: Client, stop: Arc<AtomicBool>) -> Vec<String> {
     twice
 }
 
-async fn killed(cluster: &Cluster, kind: &str, round: usize) -> Result<()> {
-    let of_kind = || async {
+/// Kills one process of a kind that is alive.
+async fn kill(cluster: &Cluster, kind: &str, round: usize) -> Result<()> {
+    let strike = || async {
         let services = cluster.status().await?.services;
-        let mut alive: Vec<_> = services
+        let of_kind = services
             .into_iter()
-            .filter(|s| s.name.starts_with(kind))
-            .filter_map(|s| s.pid)
-            .collect();
-        alive.sort_unstable();
-        anyhow::Ok(alive)
+            .filter(|service| service.name.starts_with(kind));
+        let alive: Vec<_> = of_kind.filter_map(|service| service.pid).collect();
+        anyhow::ensure!(!alive.is_empty(), "no {kind} runs");
+        let pid = i32::try_from(alive[round % alive.len()])?;
+        kill_process(Pid::from_raw(pid).context("a process id")?, Signal::KILL)?;
+        Ok(())
     };
-    let alive = eventually("it runs", of_kind, |pids| {
-        pids.as_ref().is_ok_and(|pids| !pids.is_empty())
-    })
-    .await?;
-    let pid = Pid::from_raw(i32::try_from(alive[round % alive.len()])?).context("a process id")?;
-    match kill_process(pid, Signal::KILL) {
-        // It ended by itself between the look and now, because the apiserver was killed just before.
-        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    // Right after the kill before, there may be none, or one that ends before it is struck.
+    eventually("one is killed", strike, Result::is_ok).await
 }
+
+/// How often the supervisor had to start processes of a kind again.
+async fn restarts(cluster: &Cluster, kind: &str) -> Result<usize> {
+    let services = cluster.status().await?.services;
+    let of_kind = services
+        .iter()
+        .filter(|service| service.name.starts_with(kind));
+    Ok(usize::try_from(
+        of_kind.map(|service| service.restarts).sum::<u32>(),
+    )?)
+}
+
+const KINDS: [&str; 5] = [
+    "apiserver",
+    "ipam-controller",
+    "scheduler",
+    "kubelet",
+    "cri",
+];
 
 async fn chaos(network: Network) -> Result<()> {
     let Some(cluster) = Cluster::up(Up::new(network)).await? else {
@@ -157,18 +168,19 @@ async fn chaos(network: Network) -> Result<()> {
     let mut watching = JoinSet::new();
     watching.spawn(watch_binds(cluster.client.clone(), end.clone()));
     for round in 0..kills() {
-        for kind in [
-            "apiserver",
-            "ipam-controller",
-            "scheduler",
-            "kubelet",
-            "cri",
-        ] {
-            killed(&cluster, kind, round).await?;
+        for kind in KINDS {
+            kill(&cluster, kind, round).await?;
             // Let it get somewhere before the next one dies: the pods go on.
             let answers = || async { cluster.pods().await.is_ok() };
             eventually("the apiserver answers", answers, |answers| *answers).await;
         }
+    }
+    for kind in KINDS {
+        let count = || restarts(&cluster, kind);
+        eventually("every killed process is started again", count, |n| {
+            n.as_ref().is_ok_and(|n| *n >= kills())
+        })
+        .await?;
     }
     stop.store(true, Ordering::Relaxed);
     let alive = churning.join_next().await.context("the churn")??;
