@@ -14,7 +14,7 @@ pub struct Config {
     )]
     pub listen: Listen,
 
-    /// Write the address to this file once it is served, for those who start the server with port 0.
+    /// Write the address to this file once it is served, for those who look for the server. Default: `apiserver.address` in --data-dir, if there is one.
     #[arg(long, env = "PODPLANE_APISERVER_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
 

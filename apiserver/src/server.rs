@@ -71,6 +71,12 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
     } = config;
     // Bound first, so that a port in use is found before a large store is read.
     let listener = Listener::bind(&listen).await?;
+    // Where clients look for the server of a data directory.
+    let default_file = match store {
+        StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),
+        StoreKind::Memory => None,
+    };
+    let address_file = address_file.or(default_file);
     let ready =
         move |listener: &Listener| address_file.map_or(Ok(()), |file| listener.publish(&file));
     match store {
