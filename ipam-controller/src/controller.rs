@@ -1,11 +1,16 @@
-//! The range allocator's loop: observe nodes, plan, assign, report.
+//! The range allocator's loop: observe nodes and pods, plan, assign, report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
-use podplane_api::{Object, core::Node, meta::ObjectMeta};
+use podplane_api::{
+    Object, ObjectKey,
+    core::{Node, Pod},
+    meta::ObjectMeta,
+};
 use podplane_client::{
     Api, ApiError, Cache, Change, EventRecorder, Reason, WorkQueue, events::EventType,
 };
@@ -13,14 +18,15 @@ use podplane_ipam::{NodeBlocks, RangeConfig};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::plan::{Allocator, Assignment, NodeView, Plan};
+use crate::gc::node_of;
+use crate::plan::{Allocator, Assignment, NodeView, Plan, PodView, Remains};
 
 /// Assignments under way at once; the reference has 30 workers.
 const WORKERS: usize = 30;
 /// An answer later than this counts as none. The write may have been carried out, so the node is read again.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the controller knows about blocks, for others to read; empty until the first list of nodes is taken in.
+/// What the controller knows about blocks, for others to read; empty until the first lists are taken in.
 #[derive(Debug, Default)]
 pub(crate) struct Known(OnceLock<Mutex<Allocator>>);
 
@@ -39,7 +45,8 @@ impl Known {
 }
 
 enum Trigger {
-    Changed(Change<Node>),
+    Node(Change<Node>),
+    Pod(Change<Pod>),
     Retry(String),
 }
 
@@ -48,6 +55,7 @@ enum Trigger {
 pub(crate) struct RangeController {
     pub(crate) config: RangeConfig,
     pub(crate) nodes: Cache<Node>,
+    pub(crate) pods: Cache<Pod>,
     pub(crate) api: Api<Node>,
     pub(crate) events: EventRecorder,
     pub(crate) known: Arc<Known>,
@@ -56,23 +64,19 @@ pub(crate) struct RangeController {
 impl RangeController {
     /// Runs until `stop`.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        // Before all nodes are known, any block may be in use.
-        if stop
-            .run_until_cancelled(self.nodes.synced())
-            .await
-            .is_none()
-        {
+        // Before all nodes and pods are known, any block may be in use.
+        let synced = async { tokio::join!(self.nodes.synced(), self.pods.synced()) };
+        if stop.run_until_cancelled(synced).await.is_none() {
             return;
         }
-        let mut changes = self.nodes.subscribe();
+        let (mut nodes, mut pods) = (self.nodes.subscribe(), self.pods.subscribe());
         let mut allocator = Allocator::new(&self.config);
         let first = allocator.plan(
-            std::iter::from_fn(|| changes.try_next())
-                .map(observed)
-                .collect(),
+            batch(None, || nodes.try_next(), observed),
+            batch(None, || pods.try_next(), observed_pod),
         );
         if self.known.0.set(Mutex::new(allocator)).is_err() {
-            tracing::error!("blocks were known before the first list of nodes");
+            tracing::error!("blocks were known before the first list");
             return;
         }
         let retries = WorkQueue::default();
@@ -89,14 +93,21 @@ impl RangeController {
             // A change or a name is taken only when it is returned, so losing a wait loses nothing.
             let trigger = tokio::select! {
                 () = stop.cancelled() => return,
-                change = changes.next() => Trigger::Changed(change),
+                change = nodes.next() => Trigger::Node(change),
+                change = pods.next() => Trigger::Pod(change),
                 node = retries.get() => Trigger::Retry(node),
             };
             plan = match trigger {
-                Trigger::Changed(change) => {
-                    let more = std::iter::from_fn(|| changes.try_next());
-                    let batch = std::iter::once(change).chain(more).map(observed).collect();
-                    self.known.decide(|allocator| allocator.plan(batch))
+                Trigger::Node(change) => {
+                    let nodes = batch(Some(change), || nodes.try_next(), observed);
+                    // What is known of pods counts before a block is free.
+                    let pods = batch(None, || pods.try_next(), observed_pod);
+                    self.known.decide(|allocator| allocator.plan(nodes, pods))
+                }
+                Trigger::Pod(change) => {
+                    let pods = batch(Some(change), || pods.try_next(), observed_pod);
+                    self.known
+                        .decide(|allocator| allocator.plan(BTreeMap::new(), pods))
                 }
                 Trigger::Retry(node) => stop
                     .run_until_cancelled(self.plan_again(node, &retries))
@@ -137,9 +148,10 @@ impl RangeController {
 
     async fn carry_out(&self, plan: Plan, retries: &WorkQueue<String>) {
         self.report(&plan);
-        plan.released
+        plan.draining
             .iter()
-            .for_each(|released| retries.forget(&released.node));
+            .chain(&plan.released)
+            .for_each(|remains| retries.forget(&remains.node));
         let calls = stream::iter(plan.assign).map(|assignment| self.assign(assignment, retries));
         calls.buffer_unordered(WORKERS).collect::<()>().await;
     }
@@ -186,14 +198,20 @@ impl RangeController {
     }
 
     fn report(&self, plan: &Plan) {
-        for released in &plan.released {
-            let cidrs: Vec<String> = released.pod_cidrs.iter().map(ToString::to_string).collect();
+        let told = |remains: &Remains, what: &str| {
+            let cidrs: Vec<String> = remains.pod_cidrs.iter().map(ToString::to_string).collect();
             tracing::info!(
-                node = released.node,
-                uid = released.uid,
+                node = remains.node,
+                uid = remains.uid,
                 pod_cidrs = cidrs.join(","),
-                "released node block"
+                "{what}"
             );
+        };
+        for remains in &plan.draining {
+            told(remains, "node block in use by pods of a node that is gone");
+        }
+        for remains in &plan.released {
+            told(remains, "released node block");
         }
         for starved in &plan.starved {
             tracing::warn!(node = starved.node, uid = starved.uid, error = %starved.error, "no block for node");
@@ -237,6 +255,51 @@ pub(crate) async fn answered<T>(
             format!("no answer within {CALL_TIMEOUT:?}"),
         )),
     }
+}
+
+/// What has changed by now, the last word on each object.
+fn batch<K: Object, Key: Ord, View>(
+    first: Option<Change<K>>,
+    next: impl FnMut() -> Option<Change<K>>,
+    observed: impl FnMut(Change<K>) -> (Key, View),
+) -> BTreeMap<Key, View> {
+    first
+        .into_iter()
+        .chain(std::iter::from_fn(next))
+        .map(observed)
+        .collect()
+}
+
+fn observed_pod(change: Change<Pod>) -> (ObjectKey, Option<PodView>) {
+    match change {
+        Change::Applied { old: _, new } => (new.key(), live(&new)),
+        Change::Deleted(old) => (old.key(), None),
+    }
+}
+
+/// The pod as a user of addresses, if it is one: bound, not finished, and not on the network of its host.
+fn live(pod: &Pod) -> Option<PodView> {
+    let node = node_of(pod)?;
+    if pod.spec.as_ref()?.host_network == Some(true) {
+        return None;
+    }
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    let listed = status
+        .iter()
+        .flat_map(|status| status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()));
+    let single = status.and_then(|status| status.pod_ip.as_deref());
+    let addresses: BTreeSet<IpAddr> = listed
+        .chain(single)
+        .filter_map(|ip| ip.parse().ok())
+        .collect();
+    Some(PodView {
+        node: node.to_owned(),
+        addresses: addresses.into_iter().collect(),
+    })
 }
 
 fn observed(change: Change<Node>) -> (String, Option<NodeView>) {

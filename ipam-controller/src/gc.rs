@@ -124,7 +124,8 @@ fn pod_changed(orphans: &mut Orphans, change: Change<Pod>) {
     }
 }
 
-fn node_of(pod: &Pod) -> Option<&str> {
+/// The node that the pod is bound to.
+pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec
         .as_ref()?
         .node_name

@@ -1,7 +1,7 @@
 //! The IPAM controller: gives each node its blocks of the cluster CIDR, takes them back, and removes what a deleted node leaves behind.
 //!
 //! Decisions are in [`plan`] and [`orphans`], which are pure; the loops around them only observe, apply and report. It
-//! never gives a block before all nodes are known, and never frees one before its node is known to be gone. Start reading at [`run`].
+//! never gives a block before all nodes and pods are known, and never frees one before its node and the pods in it are known to be gone. Start reading at [`run`].
 
 #![warn(missing_docs)]
 
@@ -175,6 +175,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError
     let controller = controller::RangeController {
         config: ranges,
         nodes: nodes.clone(),
+        pods: pods.clone(),
         api: client.all::<Node>(),
         events,
         known: known.clone(),

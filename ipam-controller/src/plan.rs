@@ -2,18 +2,24 @@
 //!
 //! Pure: it is told what changed and answers with a [`Plan`]; the shell applies and reports it. A block that was planned for a node
 //! stays that node's until the node is known to be gone, whatever became of the call that assigns it. So an answer that
-//! never arrived cannot free a block that the server gave away.
+//! never arrived cannot free a block that the server gave away. And then it drains: it is free only when no live pod has an address of it.
 
+mod occupancy;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+use podplane_api::ObjectKey;
 use podplane_ipam::{
-    Adoption, AllocateError, InvalidCidr, Misfit, NodeBlocks, Owner, RangeConfig, parse_cidr,
+    Adoption, AllocateError, Claim, InvalidCidr, Misfit, NodeBlocks, Owner, RangeConfig, parse_cidr,
 };
+
+use occupancy::Occupancy;
+pub use occupancy::PodView;
 
 /// What of a Node object matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +43,10 @@ pub struct Plan {
     pub starved: Vec<Starved>,
     /// Blocks found in nodes that are not as the configuration would have them.
     pub foreign: Vec<Foreign>,
-    /// What nodes that are gone have left.
-    pub released: Vec<Released>,
+    /// What nodes that are gone have left, and pods still use.
+    pub draining: Vec<Remains>,
+    /// What nodes that are gone have left, and nobody uses.
+    pub released: Vec<Remains>,
 }
 
 /// A write of blocks into a node, under the guard of its UID and revision.
@@ -96,13 +104,30 @@ impl fmt::Display for Problem {
 
 /// What a node has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Released {
-    /// The node's name.
+pub struct Remains {
+    /// The node's name; empty if it was gone before it could be known.
     pub node: String,
-    /// Its UID.
+    /// Its UID; empty like its name.
     pub uid: String,
     /// The blocks that it held.
     pub pod_cidrs: Vec<IpNet>,
+}
+
+impl Remains {
+    fn unknown(net: IpNet) -> Self {
+        Self {
+            node: String::new(),
+            uid: String::new(),
+            pod_cidrs: vec![net],
+        }
+    }
+}
+
+/// What may be in use no longer.
+#[derive(Debug, Default)]
+struct Left {
+    addresses: Vec<IpAddr>,
+    nodes: BTreeSet<String>,
 }
 
 /// The range allocator's memory: who holds what, and how far each node is.
@@ -113,6 +138,9 @@ pub struct Allocator {
     allocates: bool,
     nodes: BTreeMap<String, Known>,
     starved: BTreeSet<String>,
+    /// Name and UID of each node that is gone and whose blocks are kept.
+    draining: BTreeSet<(String, String)>,
+    occupancy: Occupancy,
 }
 
 #[derive(Debug)]
@@ -134,8 +162,8 @@ enum State {
 }
 
 impl Allocator {
-    /// Nothing is known yet but the configuration. The first call of [`Allocator::plan`] must bring all nodes, else a
-    /// block in use is given again.
+    /// Nothing is known yet but the configuration. The first call of [`Allocator::plan`] must bring all nodes and pods,
+    /// else a block in use is given again.
     #[must_use]
     pub fn new(config: &RangeConfig) -> Self {
         Self {
@@ -143,6 +171,8 @@ impl Allocator {
             allocates: !config.ranges.is_empty(),
             nodes: BTreeMap::new(),
             starved: BTreeSet::new(),
+            draining: BTreeSet::new(),
+            occupancy: Occupancy::default(),
         }
     }
 
@@ -152,27 +182,41 @@ impl Allocator {
         &self.blocks
     }
 
-    /// Takes in what changed, by node name; `None` is a node that does not exist. Gone nodes free their blocks first, then
-    /// blocks found in nodes are recorded, and only then are blocks given.
-    pub fn plan(&mut self, changes: BTreeMap<String, Option<NodeView>>) -> Plan {
+    /// Takes in what changed, nodes by name; `None` is a node that does not exist, or a pod that is not a live one. Blocks of gone
+    /// nodes drain first, then blocks found in nodes are recorded, then pods, and only then are blocks freed and given.
+    pub fn plan(
+        &mut self,
+        nodes: BTreeMap<String, Option<NodeView>>,
+        pods: BTreeMap<ObjectKey, Option<PodView>>,
+    ) -> Plan {
         let mut plan = Plan::default();
-        for (name, view) in &changes {
+        let mut left = Left::default();
+        let only_pods = nodes.is_empty();
+        for (name, view) in &nodes {
             self.forget_unless(name, view.as_ref(), &mut plan);
         }
-        // Those that have waited go first.
-        let waited = std::mem::take(&mut self.starved);
-        let mut wanting = Vec::from_iter(waited.iter().cloned());
-        for (name, view) in changes {
+        let mut wanting = Vec::new();
+        for (name, view) in nodes {
+            left.nodes.insert(name.clone());
             let Some(view) = view else { continue };
             if view.pod_cidrs.is_empty() {
-                if self.wants_blocks(&name, view) && !waited.contains(&name) {
+                if self.wants_blocks(&name, view) && !self.starved.contains(&name) {
                     wanting.push(name);
                 }
             } else {
                 self.adopt(name, view, &mut plan);
             }
         }
-        for name in wanting {
+        for (key, pod) in pods {
+            self.pod_changed(key, pod, &mut left, &mut plan);
+        }
+        self.free(left, &mut plan);
+        if only_pods && plan.released.is_empty() {
+            return plan;
+        }
+        // Those that have waited go first.
+        let waited = std::mem::take(&mut self.starved);
+        for name in waited.iter().cloned().chain(wanting) {
             self.give(name, &mut plan);
         }
         plan.starved
@@ -195,7 +239,7 @@ impl Allocator {
             .filter(current)
             .map(|(name, view)| (name, Some(view)))
             .collect();
-        self.plan(changes)
+        self.plan(changes, BTreeMap::new())
     }
 
     /// The server has written the blocks that were planned for the node of this UID.
@@ -220,15 +264,92 @@ impl Allocator {
         }
         self.starved.remove(name);
         if let Some(known) = self.nodes.remove(name) {
-            let pod_cidrs = self.blocks.release(&known.uid);
+            let pod_cidrs = self.blocks.drain(&known.uid);
             if !pod_cidrs.is_empty() {
-                plan.released.push(Released {
+                self.draining.insert((name.to_owned(), known.uid.clone()));
+                plan.draining.push(Remains {
                     node: name.to_owned(),
                     uid: known.uid,
                     pod_cidrs,
                 });
             }
         }
+    }
+
+    fn pod_changed(
+        &mut self,
+        key: ObjectKey,
+        pod: Option<PodView>,
+        left: &mut Left,
+        plan: &mut Plan,
+    ) {
+        // Its node may have been gone before this process began, and its block with it.
+        for address in pod.iter().flat_map(|pod| &pod.addresses) {
+            if let Some(net) = self.blocks.hold(*address) {
+                plan.draining.push(Remains::unknown(net));
+            }
+        }
+        if let Some(old) = self.occupancy.update(key, pod) {
+            left.addresses.extend(old.addresses);
+            left.nodes.insert(old.node);
+        }
+    }
+
+    /// Frees those draining blocks that were touched and that nobody uses any more.
+    fn free(&mut self, left: Left, plan: &mut Plan) {
+        let mut former = BTreeSet::new();
+        for name in left.nodes {
+            let of_name = self.draining.range((name.clone(), String::new())..);
+            former.extend(of_name.take_while(|(node, _)| *node == name).cloned());
+        }
+        for address in left.addresses {
+            for block in self.blocks.holders(address) {
+                match block.claim {
+                    Claim::Draining(Some(owner)) => {
+                        former.insert((owner.name().to_owned(), owner.uid().to_owned()));
+                    }
+                    Claim::Draining(None) if !self.occupancy.any_in(&block.net) => {
+                        self.blocks.unhold(block.net);
+                        plan.draining
+                            .retain(|remains| *remains != Remains::unknown(block.net));
+                        plan.released.push(Remains::unknown(block.net));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (node, uid) in former {
+            if self.in_use(&node, &uid) {
+                continue;
+            }
+            let pod_cidrs = self.blocks.release(&uid);
+            plan.draining.retain(|remains| remains.uid != uid);
+            self.draining.remove(&(node.clone(), uid.clone()));
+            plan.released.push(Remains {
+                node,
+                uid,
+                pod_cidrs,
+            });
+        }
+    }
+
+    /// Whether live pods have, or may have, addresses of what the gone node had.
+    fn in_use(&self, node: &str, uid: &str) -> bool {
+        // A pod without an address gets one of the block of the node that is there now.
+        if !self.nodes.contains_key(node) && self.occupancy.any_unreported(node) {
+            return true;
+        }
+        // A node that was made again with its old block has the pods in it, too.
+        let has_it_back = |net: &IpNet| {
+            self.blocks.overlapping(*net).iter().any(|block| {
+                block.net.contains(net)
+                    && matches!(&block.claim, Claim::Assigned(owner) if owner.name() == node)
+            })
+        };
+        self.blocks
+            .held_by(uid)
+            .iter()
+            .any(|net| self.occupancy.any_in(net) && !has_it_back(net))
     }
 
     /// Takes in a node whose spec has no blocks, and says whether it should be given some.

@@ -90,6 +90,7 @@ fn block(block: &Block) -> wire::Block {
         Claim::Reserved => wire::BlockState::Reserved,
         Claim::Assigned(_) => wire::BlockState::Assigned,
         Claim::Foreign(_) => wire::BlockState::Foreign,
+        Claim::Draining(_) => wire::BlockState::Draining,
     };
     let owner = block.claim.owner();
     wire::Block {

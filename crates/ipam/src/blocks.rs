@@ -16,7 +16,7 @@ use ipnet::IpNet;
 
 use crate::cluster::{ClusterRange, RangeConfig};
 use crate::free::FreeBlocks;
-use crate::net::Family;
+use crate::net::{Family, widened};
 use ledger::Ledger;
 
 /// A node as a holder of blocks. Only the UID identifies it: a node that was deleted and created again under its
@@ -73,15 +73,29 @@ pub enum Claim {
     Assigned(Owner),
     /// A node has it although it does not fit the configuration, or another holds it too. It is kept: nothing else is given there.
     Foreign(Owner),
+    /// The node is gone, but live pods have addresses of the block. Without an owner, nobody knows whose it was.
+    Draining(Option<Owner>),
 }
 
 impl Claim {
-    /// The node that holds the block; none for a service range.
+    /// The node that holds the block, or held it; none for a service range, or if it is not known.
     #[must_use]
     pub fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Reserved => None,
             Self::Assigned(owner) | Self::Foreign(owner) => Some(owner),
+            Self::Draining(owner) => owner.as_ref(),
+        }
+    }
+
+    /// Whether the claim keeps addresses from a node: a draining block is no harm to one that has it already, if it is
+    /// the old node made again or if nobody knows who had it.
+    fn bars(&self, node: &Owner) -> bool {
+        match self {
+            Self::Draining(former) => former
+                .as_ref()
+                .is_some_and(|former| former.name != node.name),
+            _ => self.owner() != Some(node),
         }
     }
 }
@@ -91,6 +105,8 @@ impl fmt::Display for Claim {
         match self {
             Self::Reserved => f.write_str("the service range"),
             Self::Assigned(owner) | Self::Foreign(owner) => owner.fmt(f),
+            Self::Draining(Some(owner)) => write!(f, "pods of the former {owner}"),
+            Self::Draining(None) => f.write_str("pods of an unknown node"),
         }
     }
 }
@@ -319,6 +335,13 @@ impl NodeBlocks {
             return Adoption::Assigned;
         }
         let misfit = self.examine(owner, net);
+        let found: Vec<IpNet> = self
+            .ledger
+            .overlapping(net)
+            .filter(|(held, claim)| **claim == Claim::Draining(None) && net.contains(held))
+            .map(|(held, _)| held)
+            .collect();
+        found.into_iter().for_each(|held| self.unhold(held));
         let claim = match misfit {
             None => Claim::Assigned(owner.clone()),
             Some(_) => Claim::Foreign(owner.clone()),
@@ -332,22 +355,44 @@ impl NodeBlocks {
     pub fn release(&mut self, uid: &str) -> Vec<IpNet> {
         let released = self.ledger.remove(uid);
         for net in &released {
-            for pool in &mut self.pools {
-                let Some(whole) = pool.range.whole_blocks(net) else {
-                    continue;
-                };
-                let Some((first, last)) = pool.range.indices(&whole) else {
-                    continue;
-                };
-                pool.free.vacate(first, last);
-                for (other, _) in self.ledger.overlapping(whole) {
-                    if let Some((first, last)) = pool.range.indices(&other) {
-                        pool.free.occupy(first, last);
-                    }
-                }
-            }
+            self.vacate(net);
         }
         released
+    }
+
+    /// Marks everything that the node of this UID holds as draining: the node is gone, but its addresses may be in use.
+    /// Nothing becomes free. Returns what is held.
+    pub fn drain(&mut self, uid: &str) -> Vec<IpNet> {
+        let nets = self.ledger.held_by(uid).to_vec();
+        for net in &nets {
+            self.ledger.drain(*net, uid);
+        }
+        nets
+    }
+
+    /// Keeps the block that contains `address` from being given, as draining, although nobody is known to have held it.
+    /// Nothing is done if a claim contains the address already, or if no range does.
+    pub fn hold(&mut self, address: IpAddr) -> Option<IpNet> {
+        let address = IpNet::from(address);
+        // Only an ancestor, or the address itself, overlaps a single address.
+        if self.ledger.overlapping(address).next().is_some() {
+            return None;
+        }
+        let range = self
+            .pools
+            .iter()
+            .map(|pool| pool.range)
+            .find(|range| range.cidr().contains(&address))?;
+        let net = widened(&address, range.node_mask());
+        self.record(net, Claim::Draining(None));
+        Some(net)
+    }
+
+    /// Undoes [`NodeBlocks::hold`] for the block that it returned.
+    pub fn unhold(&mut self, net: IpNet) {
+        if self.ledger.remove_held(net) {
+            self.vacate(&net);
+        }
     }
 
     /// What the node of this UID holds, in the order in which it was recorded.
@@ -394,6 +439,24 @@ impl NodeBlocks {
         })
     }
 
+    /// Frees the block numbers that `net` touches and no claim does.
+    fn vacate(&mut self, net: &IpNet) {
+        for pool in &mut self.pools {
+            let Some(whole) = pool.range.whole_blocks(net) else {
+                continue;
+            };
+            let Some((first, last)) = pool.range.indices(&whole) else {
+                continue;
+            };
+            pool.free.vacate(first, last);
+            for (other, _) in self.ledger.overlapping(whole) {
+                if let Some((first, last)) = pool.range.indices(&other) {
+                    pool.free.occupy(first, last);
+                }
+            }
+        }
+    }
+
     fn record(&mut self, net: IpNet, claim: Claim) {
         for pool in &mut self.pools {
             if let Some((first, last)) = pool.range.indices(&net) {
@@ -407,7 +470,7 @@ impl NodeBlocks {
         let other = self
             .ledger
             .overlapping(net)
-            .find(|(_, claim)| claim.owner() != Some(owner));
+            .find(|(_, claim)| claim.bars(owner));
         if let Some((held, claim)) = other {
             return Some(Misfit::Overlaps(Overlap {
                 net,

@@ -29,6 +29,25 @@ fn view(uid: &str, pod_cidrs: &[&str]) -> NodeView {
     }
 }
 
+impl Allocator {
+    fn nodes(&mut self, changes: BTreeMap<String, Option<NodeView>>) -> Plan {
+        self.plan(changes, BTreeMap::new())
+    }
+
+    /// A pod of `node` with addresses; without a node it is none.
+    fn pod(&mut self, name: &str, node: Option<&str>, addresses: &[&str]) -> Plan {
+        self.plan(BTreeMap::new(), pod(name, node, addresses))
+    }
+}
+
+fn pod(name: &str, node: Option<&str>, addresses: &[&str]) -> BTreeMap<ObjectKey, Option<PodView>> {
+    let view = node.map(|node| PodView {
+        node: node.to_owned(),
+        addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+    });
+    BTreeMap::from([(ObjectKey::new("default", name), view)])
+}
+
 fn one(name: &str, view: Option<NodeView>) -> BTreeMap<String, Option<NodeView>> {
     BTreeMap::from([(name.to_owned(), view)])
 }
@@ -67,7 +86,7 @@ fn what_nodes_have_is_known_before_anything_is_given() {
         ("b", view("2", &["10.0.0.0/24"])),
         ("c", view("3", &["10.0.2.0/24"])),
     ];
-    let plan = sut.plan(
+    let plan = sut.nodes(
         changes
             .into_iter()
             .map(|(name, view)| (name.to_owned(), Some(view)))
@@ -86,7 +105,7 @@ fn what_nodes_have_is_known_before_anything_is_given() {
 #[test]
 fn an_assignment_that_was_not_confirmed_is_made_again_with_the_same_blocks() {
     let mut sut = small();
-    sut.plan(one("a", Some(view("1", &[]))));
+    sut.nodes(one("a", Some(view("1", &[]))));
     let newer = NodeView {
         resource_version: "7".to_owned(),
         ..view("1", &[])
@@ -95,7 +114,7 @@ fn an_assignment_that_was_not_confirmed_is_made_again_with_the_same_blocks() {
     assert_eq!(assigned(&plan), [blocks_of("a", &["10.0.0.0/24"])]);
     assert_eq!(plan.assign[0].resource_version, "7");
     assert_eq!(
-        assigned(&sut.plan(one("b", Some(view("2", &[]))))),
+        assigned(&sut.nodes(one("b", Some(view("2", &[]))))),
         [blocks_of("b", &["10.0.1.0/24"])]
     );
 }
@@ -103,7 +122,7 @@ fn an_assignment_that_was_not_confirmed_is_made_again_with_the_same_blocks() {
 #[test]
 fn an_assignment_that_was_applied_although_the_call_failed_is_found() {
     let mut sut = small();
-    sut.plan(one("a", Some(view("1", &[]))));
+    sut.nodes(one("a", Some(view("1", &[]))));
     let plan = sut.retry(BTreeMap::from([(
         "a".to_owned(),
         view("1", &["10.0.0.0/24"]),
@@ -115,9 +134,9 @@ fn an_assignment_that_was_applied_although_the_call_failed_is_found() {
 #[test]
 fn blocks_that_somebody_else_wrote_replace_those_set_aside() {
     let mut sut = small();
-    sut.plan(one("a", Some(view("1", &[]))));
+    sut.nodes(one("a", Some(view("1", &[]))));
     assert_eq!(
-        sut.plan(one("a", Some(view("1", &["10.0.3.0/24"])))),
+        sut.nodes(one("a", Some(view("1", &["10.0.3.0/24"])))),
         Plan::default()
     );
     assert_eq!(sut.blocks().held_by("1"), ["10.0.3.0/24".parse().unwrap()]);
@@ -127,11 +146,11 @@ fn blocks_that_somebody_else_wrote_replace_those_set_aside() {
 #[test]
 fn after_confirmation_an_old_view_changes_nothing() {
     let mut sut = small();
-    let plan = sut.plan(one("a", Some(view("1", &[]))));
+    let plan = sut.nodes(one("a", Some(view("1", &[]))));
     sut.confirm(&plan.assign[0]);
-    assert_eq!(sut.plan(one("a", Some(view("1", &[])))), Plan::default());
+    assert_eq!(sut.nodes(one("a", Some(view("1", &[])))), Plan::default());
     assert_eq!(
-        sut.plan(one("a", Some(view("1", &["10.0.0.0/24"])))),
+        sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"])))),
         Plan::default()
     );
 }
@@ -139,9 +158,9 @@ fn after_confirmation_an_old_view_changes_nothing() {
 #[test]
 fn a_node_made_again_under_its_name_is_another() {
     let mut sut = small();
-    let first = sut.plan(one("a", Some(view("1", &[]))));
+    let first = sut.nodes(one("a", Some(view("1", &[]))));
     sut.confirm(&first.assign[0]);
-    let plan = sut.plan(one("a", Some(view("2", &[]))));
+    let plan = sut.nodes(one("a", Some(view("2", &[]))));
     assert_eq!(plan.released.len(), 1);
     assert_eq!(assigned(&plan), [blocks_of("a", &["10.0.1.0/24"])]);
     // The first one's answer comes late.
@@ -156,7 +175,7 @@ fn a_node_made_again_under_its_name_is_another() {
 #[test]
 fn a_live_read_never_says_which_nodes_exist() {
     let mut sut = small();
-    sut.plan(one("a", Some(view("1", &[]))));
+    sut.nodes(one("a", Some(view("1", &[]))));
     let ahead = BTreeMap::from([
         ("a".to_owned(), view("2", &["10.0.0.0/24"])),
         ("b".to_owned(), view("3", &[])),
@@ -170,23 +189,23 @@ fn who_finds_no_block_is_told_once_and_gets_the_next_free_one() {
     let mut sut = small();
     let taken = ["10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24", "10.0.3.0/24"];
     for block in taken {
-        sut.plan(one(block, Some(view(block, &[block]))));
+        sut.nodes(one(block, Some(view(block, &[block]))));
     }
-    let plan = sut.plan(one("late", Some(view("9", &[]))));
+    let plan = sut.nodes(one("late", Some(view("9", &[]))));
     assert_eq!(
         plan.starved[0].error.to_string(),
         "CIDR allocation failed; there are no remaining CIDRs left to allocate in the accepted range"
     );
     assert_eq!(
-        sut.plan(one("late", Some(view("9", &[])))),
+        sut.nodes(one("late", Some(view("9", &[])))),
         Plan::default(),
         "told once"
     );
     assert_eq!(
-        sut.plan(one("later", Some(view("8", &[])))).starved.len(),
+        sut.nodes(one("later", Some(view("8", &[])))).starved.len(),
         1
     );
-    let plan = sut.plan(one(taken[2], None));
+    let plan = sut.nodes(one(taken[2], None));
     assert_eq!(plan.released[0].pod_cidrs, ["10.0.2.0/24".parse().unwrap()]);
     assert_eq!(assigned(&plan), [blocks_of("late", &["10.0.2.0/24"])]);
     assert_eq!(plan.starved, [], "later is told already");
@@ -200,15 +219,15 @@ fn a_node_on_its_way_out_keeps_its_block_and_is_given_none() {
         ..view
     };
     assert_eq!(
-        sut.plan(one("a", Some(leaving(view("1", &[]))))),
+        sut.nodes(one("a", Some(leaving(view("1", &[]))))),
         Plan::default()
     );
     assert_eq!(
-        sut.plan(one("b", Some(leaving(view("2", &["10.0.0.0/24"]))))),
+        sut.nodes(one("b", Some(leaving(view("2", &["10.0.0.0/24"]))))),
         Plan::default()
     );
     assert_eq!(
-        assigned(&sut.plan(one("c", Some(view("3", &[]))))),
+        assigned(&sut.nodes(one("c", Some(view("3", &[]))))),
         [blocks_of("c", &["10.0.1.0/24"])]
     );
 }
@@ -219,16 +238,16 @@ fn what_does_not_fit_is_reported_and_never_given_to_another() {
     let odd = ["10.0.0.0/23", "10.0.0.0/24", "192.168.0.0/24", "rubbish"];
     for (index, block) in odd.iter().enumerate() {
         let name = index.to_string();
-        let plan = sut.plan(one(&name, Some(view(&name, &[block]))));
+        let plan = sut.nodes(one(&name, Some(view(&name, &[block]))));
         assert_eq!(plan.foreign.len(), 1, "{block}");
         assert_eq!(
-            sut.plan(one(&name, Some(view(&name, &[block])))),
+            sut.nodes(one(&name, Some(view(&name, &[block])))),
             Plan::default(),
             "{block} is told once"
         );
     }
     assert_eq!(
-        assigned(&sut.plan(one("new", Some(view("new", &[]))))),
+        assigned(&sut.nodes(one("new", Some(view("new", &[]))))),
         [blocks_of("new", &["10.0.2.0/24"])]
     );
 }
@@ -241,12 +260,114 @@ fn without_a_range_blocks_are_only_known() {
         notices: Vec::new(),
     };
     let mut sut = Allocator::new(&none);
-    assert_eq!(sut.plan(one("a", Some(view("1", &[])))), Plan::default());
+    assert_eq!(sut.nodes(one("a", Some(view("1", &[])))), Plan::default());
     assert_eq!(
-        sut.plan(one("b", Some(view("2", &["10.0.0.0/24"])))),
+        sut.nodes(one("b", Some(view("2", &["10.0.0.0/24"])))),
         Plan::default()
     );
     assert_eq!(sut.blocks().holders("10.0.0.9".parse().unwrap()).len(), 1);
+}
+
+/// One block, of node a with pod p, and node b that waits for it.
+fn contended(addresses: &[&str]) -> Allocator {
+    let mut sut = Allocator::new(&config("10.0.0.0/24", &[24], ""));
+    sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
+    sut.pod("p", Some("a"), addresses);
+    assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
+    sut
+}
+
+#[test]
+fn a_block_drains_until_its_last_pod_is_gone() {
+    let mut sut = contended(&["10.0.0.2"]);
+    sut.pod("q", Some("a"), &["10.0.0.3"]);
+    let plan = sut.nodes(one("a", None));
+    assert_eq!((plan.draining.len(), &*plan.released), (1, &[][..]));
+    assert_eq!(plan.assign, []);
+    let block = &sut.blocks().holders("10.0.0.9".parse().unwrap())[0];
+    assert_eq!(block.claim, Claim::Draining(Some(Owner::new("1", "a"))));
+    assert_eq!(sut.pod("p", None, &[]), Plan::default());
+    let plan = sut.pod("q", None, &[]);
+    assert_eq!(
+        (plan.released.len(), plan.released[0].uid.as_str()),
+        (1, "1")
+    );
+    assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
+}
+
+#[test]
+fn a_pod_without_a_reported_address_counts_until_its_node_is_made_again() {
+    for made_again in [false, true] {
+        let mut sut = contended(&[]);
+        assert_eq!(sut.nodes(one("a", None)).assign, []);
+        let plan = if made_again {
+            sut.nodes(one("a", Some(view("3", &[]))))
+        } else {
+            sut.pod("p", None, &[])
+        };
+        assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
+    }
+}
+
+#[test]
+fn an_address_reported_after_its_node_is_gone_counts() {
+    let mut sut = contended(&[]);
+    sut.nodes(one("a", None));
+    assert_eq!(sut.pod("p", Some("a"), &["10.0.0.2"]), Plan::default());
+    assert_eq!(sut.pod("p", None, &[]).assign.len(), 1);
+}
+
+#[test]
+fn a_node_made_again_waits_like_others_while_its_old_pods_live() {
+    let mut sut = contended(&["10.0.0.2"]);
+    sut.nodes(one("b", None));
+    let plan = sut.nodes(one("a", Some(view("3", &[]))));
+    assert_eq!((plan.draining.len(), plan.starved.len()), (1, 1));
+    assert_eq!(plan.assign, []);
+    let plan = sut.pod("p", None, &[]);
+    assert_eq!(assigned(&plan), [blocks_of("a", &["10.0.0.0/24"])]);
+    assert_eq!(plan.assign[0].uid, "3");
+}
+
+#[test]
+fn a_node_made_again_with_its_old_block_has_it_back() {
+    let mut sut = contended(&["10.0.0.2"]);
+    let plan = sut.nodes(one("a", Some(view("3", &["10.0.0.0/24"]))));
+    assert_eq!((&*plan.foreign, &*plan.draining), (&[][..], &[][..]));
+    let holders = sut.blocks().holders("10.0.0.2".parse().unwrap());
+    assert_eq!(holders.len(), 1, "{holders:?}");
+    assert_eq!(sut.pod("p", None, &[]).assign, [], "a lives");
+}
+
+#[test]
+fn after_a_restart_pods_hold_back_blocks_of_nodes_that_are_gone() {
+    let mut sut = Allocator::new(&config("10.0.0.0/23", &[24], ""));
+    let mut pods = pod("p", Some("gone"), &["10.0.0.2"]);
+    pods.extend(pod("q", Some("b"), &["10.0.0.3"]));
+    pods.extend(pod("own", Some("b"), &["10.0.1.2"]));
+    let nodes = [("a", view("1", &[])), ("b", view("2", &["10.0.1.0/24"]))];
+    let nodes = nodes.map(|(name, view)| (name.to_owned(), Some(view)));
+    let plan = sut.plan(nodes.into(), pods);
+    assert_eq!((plan.draining.len(), plan.starved.len()), (1, 1));
+    assert_eq!(
+        sut.blocks().holders("10.0.0.9".parse().unwrap())[0].claim,
+        Claim::Draining(None)
+    );
+    assert_eq!(sut.pod("p", None, &[]), Plan::default());
+    let plan = sut.pod("q", None, &[]);
+    assert_eq!(assigned(&plan), [blocks_of("a", &["10.0.0.0/24"])]);
+}
+
+#[test]
+fn a_block_held_for_its_pods_is_the_nodes_that_is_found_to_have_it() {
+    let mut sut = small();
+    assert_eq!(sut.pod("p", Some("a"), &["10.0.0.2"]).draining.len(), 1);
+    let plan = sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
+    assert_eq!(plan, Plan::default());
+    let holders = sut.blocks().holders("10.0.0.2".parse().unwrap());
+    assert_eq!(holders.len(), 1, "{holders:?}");
+    assert_eq!(sut.blocks().usage().next().unwrap().used, 1);
+    assert_eq!(sut.pod("p", None, &[]), Plan::default());
 }
 
 #[derive(Deserialize)]
@@ -304,7 +425,7 @@ impl Case {
             .values()
             .flatten()
             .map(|block| node(block, std::slice::from_ref(block)));
-        let plan = sut.plan(named.chain(others).collect());
+        let plan = sut.nodes(named.chain(others).collect());
         (sut, plan)
     }
 }
@@ -400,10 +521,10 @@ fn released_blocks_are_given_as_the_reference_does() {
             } else {
                 first.assign[0].node.clone()
             };
-            second = sut.plan(one(&holder, None));
+            second = sut.nodes(one(&holder, None));
         }
         if !first.assign.is_empty() {
-            second = sut.plan(one("again", Some(view("again", &[]))));
+            second = sut.nodes(one("again", Some(view("again", &[]))));
         }
         assert_eq!(
             only_assignment(&second),

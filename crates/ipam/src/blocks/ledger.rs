@@ -42,15 +42,36 @@ impl Ledger {
         };
         for net in &nets {
             self.claims.remove(&(*net, Some(Arc::clone(&uid))));
-            let length = (Family::of(net), net.prefix_len());
-            if let Some(count) = self.lengths.get_mut(&length) {
-                *count -= 1;
-                if *count == 0 {
-                    self.lengths.remove(&length);
-                }
-            }
+            self.forget_length(net);
         }
         nets
+    }
+
+    /// Removes the claim on a prefix that drains without a known owner, and says whether there was one.
+    pub(super) fn remove_held(&mut self, net: IpNet) -> bool {
+        let held = self.claims.get(&(net, None)) == Some(&Claim::Draining(None));
+        if held {
+            self.claims.remove(&(net, None));
+            self.forget_length(&net);
+        }
+        held
+    }
+
+    /// The owner of the claim is gone.
+    pub(super) fn drain(&mut self, net: IpNet, uid: &str) {
+        if let Some(claim) = self.claims.get_mut(&(net, Some(uid.into()))) {
+            *claim = Claim::Draining(claim.owner().cloned());
+        }
+    }
+
+    fn forget_length(&mut self, net: &IpNet) {
+        let length = (Family::of(net), net.prefix_len());
+        if let Some(count) = self.lengths.get_mut(&length) {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&length);
+            }
+        }
     }
 
     pub(super) fn held_by(&self, uid: &str) -> &[IpNet] {
