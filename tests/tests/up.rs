@@ -273,6 +273,54 @@ async fn a_node_comes_and_goes() -> Result<()> {
     cluster.finish().await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_is_given_again_only_when_its_pods_are_gone() -> Result<()> {
+    let up = Up::new(Network::Ledger)
+        .with("--nodes 1 --cluster-cidr 10.255.0.0/24 --node-cidr-mask-size 24");
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 2 --wait").ok();
+    let second = cluster.podplane("node add second");
+    let starved = || async { cluster.log("ipam-controller") };
+    eventually("the second node finds no block", starved, |log| {
+        log.contains("no block for node")
+    })
+    .await;
+    cluster.podplane("delete node node-0").ok();
+    let given = || async {
+        // Pods are read last: one that is seen then was there, too, when the nodes were read.
+        let nodes = cluster.nodes().await?;
+        let block = nodes
+            .iter()
+            .filter(|node| node.name() == "second")
+            .find_map(|node| node.spec.as_ref()?.pod_cidr.clone());
+        let old: Vec<_> = cluster
+            .pods()
+            .await?
+            .iter()
+            .filter(|pod| node(pod) == "node-0")
+            .map(|pod| pod.name().to_owned())
+            .collect();
+        anyhow::ensure!(
+            block.is_none() || old.is_empty(),
+            "second has {block:?}, which {old:?} still use"
+        );
+        anyhow::Ok(block)
+    };
+    let block = eventually("the second node has the block", given, |block| {
+        !matches!(block, Ok(None))
+    })
+    .await?;
+    assert_eq!(block.as_deref(), Some("10.255.0.0/24"), "{second:?}");
+    let log = cluster.log("ipam-controller");
+    assert!(
+        log.contains("in use by pods of a node that is gone"),
+        "{log}"
+    );
+    cluster.finish().await
+}
+
 #[test]
 fn help_of_every_command_has_an_example() {
     let help = finish(&mut podplane(["--help"])).ok();
