@@ -4,10 +4,8 @@ use podplane_proto::error::ApiError;
 use super::Strategy;
 use crate::error;
 
-/// The namespaces that exist from the first start.
+/// The namespaces that exist from the first start, and cannot be deleted: the cluster does not work without them.
 pub(crate) const SYSTEM_NAMESPACES: [&str; 3] = ["default", "kube-node-lease", "kube-system"];
-/// Those that cannot be deleted.
-const IMMORTAL: [&str; 2] = ["default", "kube-system"];
 /// Held by `spec.finalizers` until nothing is left in the namespace.
 const CONTENT_FINALIZER: &str = "kubernetes";
 /// So that namespaces can be selected by name.
@@ -52,7 +50,7 @@ impl Strategy for Namespace {
     }
 
     fn admit_delete(&self) -> Result<(), ApiError> {
-        if IMMORTAL.contains(&self.name()) {
+        if SYSTEM_NAMESPACES.contains(&self.name()) {
             return Err(error::forbidden::<Self>(
                 self.name(),
                 "this namespace may not be deleted",
