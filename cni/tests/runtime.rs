@@ -252,6 +252,31 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
 }
 
 #[test]
+fn a_plugin_that_never_stops_printing_is_ended_in_time() {
+    let bench = Bench::new();
+    bench.plugin("flood", "if [ $CNI_COMMAND = ADD ]; then exec yes; fi");
+    let runtime = Runtime {
+        timeout: Duration::from_millis(700),
+        ..bench.runtime.clone()
+    };
+    let started = Instant::now();
+    let error = runtime
+        .add(&network("1.0.0", &["flood"]), &pod())
+        .unwrap_err()
+        .message();
+    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(
+        error.contains("did not finish within 700ms and was killed"),
+        "{error}"
+    );
+    assert!(
+        error.len() < 1000,
+        "what it printed is not in the error: {}",
+        error.len()
+    );
+}
+
+#[test]
 fn a_grandchild_that_keeps_the_pipes_does_not_hold_us() {
     let bench = Bench::new();
     bench.plugin(

@@ -10,7 +10,9 @@ use std::{
 use anyhow::{Context as _, Result};
 use podplane_api::{Object as _, core::Pod};
 use podplane_tests::{
-    Cluster, Network, Up, eventually, peers,
+    Cluster, Network, Up, eventually,
+    leftovers::processes_of,
+    peers,
     programs::{Finished, Scratch, bin_dir, finish, podplane},
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -182,6 +184,24 @@ async fn plugin_trouble(script: &str, want: &[&str]) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_hangs_is_killed_and_named() -> Result<()> {
     plugin_trouble("exec sleep 1000", &["host-local", "1s"]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_hangs_goes_with_the_cluster() -> Result<()> {
+    const HANGS: &str = "sleep 987654";
+    let plugins = plugins_with(&format!("exec {HANGS}"))?;
+    let dir = Scratch::new();
+    let flags = format!("--cni-bin-dir {}", plugins.path().display());
+    up(&dir, &flags).ok();
+    dir.podplane("run web").ok();
+    let hanging = || async { processes_of(HANGS) };
+    eventually("the plugin hangs", hanging, |processes| {
+        !processes.is_empty()
+    })
+    .await;
+    dir.podplane("down --purge").ok();
+    assert_eq!(processes_of(HANGS), []);
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

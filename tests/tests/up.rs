@@ -321,6 +321,35 @@ async fn a_block_is_given_again_only_when_its_pods_are_gone() -> Result<()> {
     cluster.finish().await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_appears_again_is_adopted_with_its_new_block() -> Result<()> {
+    let Some(cluster) = Cluster::up(Up::new(Network::Ledger).with("--nodes 1")).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run before --wait").ok();
+    cluster.podplane("delete node node-0").ok();
+    cluster
+        .pods_until("its pod is collected", <[Pod]>::is_empty)
+        .await;
+    cluster.podplane("get node node-0").failed(1);
+    let file = cluster.dir().join("node.yaml");
+    let spec = "{podCIDR: 10.244.77.0/24, podCIDRs: [10.244.77.0/24]}";
+    fs::write(
+        &file,
+        format!("apiVersion: v1\nkind: Node\nmetadata: {{name: node-0}}\nspec: {spec}\n"),
+    )?;
+    cluster
+        .run(["apply", "-f", &file.display().to_string()])
+        .ok();
+    cluster.podplane("run after --wait").ok();
+    let pods = cluster.pods().await?;
+    assert_eq!(
+        pods.iter().map(address).collect::<Vec<_>>(),
+        ["10.244.77.2"]
+    );
+    cluster.finish().await
+}
+
 #[test]
 fn help_of_every_command_has_an_example() {
     let help = finish(&mut podplane(["--help"])).ok();

@@ -19,7 +19,15 @@ use rustix::{
 };
 
 use super::PluginError;
-use crate::types::{CniError, json};
+use crate::{
+    sys,
+    types::{CniError, json},
+};
+
+/// As much as is kept of what a plugin prints; what comes after is read and dropped.
+const KEPT: usize = 1 << 20;
+/// Reads before the clock is looked at again, so that a plugin that never stops printing is still ended in time.
+const READS: usize = 256;
 
 /// What a plugin that succeeded printed.
 #[derive(Debug)]
@@ -74,6 +82,7 @@ pub fn execute(
         // plugin) the child stays in the group that the caller's own runtime would kill.
         command.process_group(0);
     }
+    sys::die_with_this_thread(&mut command);
     let mut child = spawn(&mut command).map_err(failed)?;
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let finished = Conversation::new(&mut child, stdin).and_then(|mut talk| {
@@ -247,13 +256,14 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Reads what is there; the pipe is closed at its end.
+/// Reads what is there, within bounds; the pipe is closed at its end.
 fn drain<P: AsFd>(pipe: &mut Option<P>, into: &mut Vec<u8>) -> io::Result<()> {
     let mut buffer = [0; 4096];
-    while let Some(open) = pipe {
+    for _ in 0..READS {
+        let Some(open) = pipe else { break };
         match rustix::io::read(borrow(open), &mut buffer) {
             Ok(0) => *pipe = None,
-            Ok(n) => into.extend_from_slice(&buffer[..n]),
+            Ok(n) => into.extend_from_slice(&buffer[..n.min(KEPT - into.len())]),
             Err(rustix::io::Errno::AGAIN) => break,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

@@ -397,7 +397,12 @@ impl Node {
 
     async fn report(&self, reporter: &mut Reporter) -> Result<(), NodeError> {
         let Some(node) = self.object() else {
-            return Ok(()); // Deleted, or not seen yet.
+            // Not seen yet, or deleted: then its block may be somebody else's by now, and no sandbox may be made in it.
+            if reporter.configured.take().is_some() {
+                let fault = "the Node object was deleted".to_owned();
+                self.network.send_replace(NetworkState::Fault(fault));
+            }
+            return Ok(());
         };
         let cidrs = pod_cidrs(&node);
         if let Some(cidrs) = &cidrs
@@ -470,13 +475,17 @@ impl Node {
         let is_owed = reporter.owes(self.must_report.load(Ordering::Relaxed));
         if is_due || is_news || is_owed {
             node.status = Some(status);
-            let updated = nodes.update_status(&node).await;
-            updated.map_err(NodeError::api("write the node's status"))?;
-            reporter.written = Some(Instant::now());
             if is_owed {
+                // Taken before the write, so that a refusal during it is owed a report of its own.
                 self.must_report.store(false, Ordering::Relaxed);
                 reporter.refused = None;
             }
+            let updated = nodes.update_status(&node).await;
+            if updated.is_err() && is_owed {
+                self.must_report.store(true, Ordering::Relaxed);
+            }
+            updated.map_err(NodeError::api("write the node's status"))?;
+            reporter.written = Some(Instant::now());
         }
         Ok(())
     }
