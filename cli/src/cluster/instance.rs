@@ -1,8 +1,9 @@
 //! A running cluster: its network, its services and its nodes.
 
-use std::{fs, io, path::PathBuf};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
+use backon::{ExponentialBuilder, Retryable as _};
 use futures::future::try_join_all;
 use podplane_api::core::Node;
 use podplane_client::{ApiError, Client, DeleteParams, Endpoint, endpoint};
@@ -191,7 +192,14 @@ impl Cluster {
                 error = format!("{error:#}"),
                 "node cannot be added"
             );
-            self.record.nodes.retain(|other| *other != node);
+            // What was made of it goes; what cannot go now is still on record, for `node remove`.
+            if let Err(error) = self.end_node(&node.name).await {
+                tracing::warn!(
+                    node = node.name,
+                    error = format!("{error:#}"),
+                    "something of the node is left"
+                );
+            }
         }
         added.map_err(internal)
     }
@@ -247,23 +255,27 @@ impl Cluster {
                 self.start_kubelet(self.groups.len() - 1);
             }
         }
-        self.record.nodes.retain(|node| node.name != name);
-        self.dir.write_record(&self.record)?;
         self.forget_node(name).await?;
         if let Some(fabric) = self.fabric.clone() {
             let name = name.to_owned();
             spawn_blocking(move || fabric.remove_node(&name)).await??;
         }
-        Ok(())
+        // Last, so that a removal that failed half-way can be asked for again.
+        self.record.nodes.retain(|node| node.name != name);
+        self.dir.write_record(&self.record)
     }
 
     /// Removes what is left of a node without processes: its object and its files.
     async fn forget_node(&self, name: &str) -> anyhow::Result<()> {
         let client = Client::connect(&self.server.parse::<Endpoint>()?)?;
-        let deleted = client
-            .all::<Node>()
-            .delete(name, &DeleteParams::default())
-            .await;
+        let nodes = client.all::<Node>();
+        let delete = || async { nodes.delete(name, &DeleteParams::default()).await };
+        // The API server may just be starting again: about ten seconds.
+        let waits = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(50))
+            .with_max_delay(Duration::from_secs(1))
+            .with_max_times(14);
+        let deleted = delete.retry(waits).when(ApiError::is_unavailable).await;
         if let Err(error) = deleted.map(drop).or_else(ok_if_gone) {
             return Err(error).with_context(|| format!("delete node {name}"));
         }

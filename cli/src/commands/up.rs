@@ -146,8 +146,9 @@ async fn up(
         }
         (Ok(status), _, _) => {
             anstream::eprintln!(
-                "API server on {}; `podplane down` ends the cluster",
-                status.server
+                "API server on {}; `podplane down --data-dir {}` ends the cluster",
+                status.server,
+                dir.path().display()
             );
             Ok(ExitCode::SUCCESS)
         }
@@ -262,7 +263,8 @@ fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::
         .collect();
     anyhow::ensure!(
         each.is_empty(),
-        "a cluster with other flags runs in {}; end it with `podplane down`, or take another --data-dir{}",
+        "a cluster with other flags runs in {}; end it with `podplane down --data-dir {}`, or take another --data-dir{}",
+        dir.path().display(),
         dir.path().display(),
         each.concat()
     );
