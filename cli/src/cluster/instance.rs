@@ -255,11 +255,11 @@ impl Cluster {
                 self.start_kubelet(self.groups.len() - 1);
             }
         }
-        self.forget_node(name).await?;
         if let Some(fabric) = self.fabric.clone() {
             let name = name.to_owned();
             spawn_blocking(move || fabric.remove_node(&name)).await??;
         }
+        self.forget_node(name).await?;
         // Last, so that a removal that failed half-way can be asked for again.
         self.record.nodes.retain(|node| node.name != name);
         self.dir.write_record(&self.record)

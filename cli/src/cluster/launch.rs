@@ -30,7 +30,7 @@ use super::{
     supervisor::{Message, Order},
 };
 
-/// How long all services together may take to end: each has 5 s, and nodes with many pods have work to do.
+/// How long all services together may take to end: each has 7 s, and nodes with many pods have work to do.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -21,8 +21,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long a process may take to end when asked to; then it is killed.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long a process may take to end when asked to; then it is killed. Its own tasks have 5 s of these.
+const GRACE: Duration = Duration::from_secs(7);
 /// A process that lived this long died of something new, so its next start waits no longer than the first.
 const STABLE: Duration = Duration::from_secs(5);
 /// How often the file with a service's address is looked for.
