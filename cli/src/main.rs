@@ -18,7 +18,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands::{
-        apply, completion, create, delete, demo, describe, down, exec, get, node, ping, run,
+        apply, cni, completion, create, delete, demo, describe, down, exec, get, node, ping, run,
         service, status, up,
     },
     global::{Global, GlobalArgs},
@@ -61,6 +61,9 @@ enum Command {
     Ping(ping::Args),
     Exec(exec::Args),
     Demo(demo::Args),
+
+    // CNI alone, without a cluster.
+    Cni(cni::Args),
 
     // One service each.
     /// Run the API server: stores objects and serves them over gRPC
@@ -114,6 +117,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Ping(args) => ping::run(args, global),
         Command::Exec(args) => exec::run(args, global),
         Command::Demo(args) => demo::run(args, global),
+        Command::Cni(args) => cni::run(args),
         Command::Apiserver(args) => service::run(args, podplane_apiserver::run),
         Command::IpamController(args) => service::run(args, podplane_ipam_controller::run),
         Command::Scheduler(args) => service::run(args, podplane_scheduler::run),

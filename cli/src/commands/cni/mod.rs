@@ -1,0 +1,56 @@
+//! `cni`: plugins without a cluster. What `cnitool` does, and tests for plugins of anyone.
+
+mod network;
+
+use std::process::ExitCode;
+
+use podplane_telemetry::logging::{self, LogConfig};
+
+/// Run CNI plugins by hand, without a cluster
+///
+/// add, check, del, gc and status do what cnitool does, with its environment (NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS, CNI_IFNAME), its container ids
+/// and its cache, so that either can delete what the other added.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane cni add mynet /run/netns/test\n  podplane cni del mynet /run/netns/test --bin-dir ./target/debug --conf-dir ./net.d"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    log: LogConfig,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Attach NETNS to the network NET, and print the result. What a failed plugin leaves is taken back
+    #[command(
+        after_help = "Example:\n  CNI_PATH=/usr/lib/cni NETCONFPATH=./net.d podplane cni add mynet /run/netns/test"
+    )]
+    Add(network::AttachmentArgs),
+    /// Check that the attachment is as it was made
+    #[command(after_help = "Example:\n  podplane cni check mynet /run/netns/test")]
+    Check(network::AttachmentArgs),
+    /// Detach NETNS from the network NET. What is gone already is success
+    #[command(after_help = "Example:\n  podplane cni del mynet /run/netns/test")]
+    Del(network::AttachmentArgs),
+    /// Delete every cached attachment of the network NET but those that are kept, and have plugins free what belongs to none
+    #[command(after_help = "Example:\n  podplane cni gc mynet --keep web-0/eth0 --keep web-1/eth0")]
+    Gc(network::GcArgs),
+    /// Ask the plugins of the network NET whether they could serve an add now
+    #[command(after_help = "Example:\n  podplane cni status mynet")]
+    Status(network::StatusArgs),
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    logging::init(&args.log)?;
+    match args.command {
+        Command::Add(args) => network::add(&args)?,
+        Command::Check(args) => network::check(&args)?,
+        Command::Del(args) => network::del(&args)?,
+        Command::Gc(args) => network::gc(&args)?,
+        Command::Status(args) => network::status(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
