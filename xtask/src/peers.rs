@@ -25,6 +25,10 @@ const PACKAGES: &[Package] = &[
         file: "/usr/sbin/ip",
     },
     Package {
+        name: "nftables",
+        file: "/usr/sbin/nft",
+    },
+    Package {
         name: "python3",
         file: "/usr/bin/python3",
     },

@@ -53,7 +53,7 @@ impl Request {
     pub fn add_address_unasked(index: u32, net: IpNet) -> Self {
         let mut request = Self::add_address(index, net);
         if let (RouteNetlinkMessage::NewAddress(message), IpNet::V6(_)) =
-            (&mut request.message, net)
+            (&mut request.0.message, net)
         {
             message.header.flags = AddressHeaderFlags::Nodad;
         }

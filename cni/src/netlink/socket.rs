@@ -1,16 +1,15 @@
 //! The socket: requests, acknowledgements, dumps, errors.
 
-use std::{fmt, io, path::Path};
+use std::{fmt, io, marker::PhantomData};
 
 use netlink_packet_core::{
-    DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
+    DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr};
 use rustix::io::Errno;
 
-use crate::netns::{self, NetnsError};
+use crate::netns::NetnsError;
 
 /// Flags of a request that changes something.
 pub(super) const CHANGE: u16 = NLM_F_REQUEST | NLM_F_ACK;
@@ -68,48 +67,43 @@ impl NetlinkError {
     }
 }
 
-/// One change, ready to be sent.
+/// A message of one of netlink's families.
+pub(super) trait Message: NetlinkSerializable + NetlinkDeserializable + Clone {}
+
+impl<M: NetlinkSerializable + NetlinkDeserializable + Clone> Message for M {}
+
+/// One message to be sent.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub(super) struct Outgoing<M> {
+    /// What it attempts, for the error.
     pub(super) attempt: String,
-    pub(super) message: RouteNetlinkMessage,
+    pub(super) message: M,
+    /// The header's; an answer is awaited if [`NLM_F_ACK`] is among them.
     pub(super) flags: u16,
 }
 
-impl Request {
-    pub(super) fn new(
-        attempt: impl fmt::Display,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> Self {
-        Self {
-            attempt: attempt.to_string(),
-            message,
-            flags: CHANGE | flags,
-        }
-    }
-}
-
-/// An rtnetlink socket. It stays in the network namespace it was opened in, whichever thread uses it.
-pub struct Netlink {
+/// A socket of one of netlink's families. It stays in the network namespace it was opened in, whichever thread uses it.
+pub(super) struct Connection<M> {
     socket: Socket,
     sequence: u32,
+    buffer: Vec<u8>,
+    family: PhantomData<M>,
 }
 
-impl fmt::Debug for Netlink {
+impl<M> fmt::Debug for Connection<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Netlink").finish_non_exhaustive()
+        f.debug_struct("Connection").finish_non_exhaustive()
     }
 }
 
-impl Netlink {
+impl<M: Message> Connection<M> {
+    /// The kernel fills 32 KiB at most with messages of a dump, and no single one is longer than this.
+    const DATAGRAM: usize = 64 << 10;
+
     /// A socket in the calling thread's namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError::Socket`].
-    pub fn open() -> Result<Self, NetlinkError> {
+    pub(super) fn open(protocol: isize) -> Result<Self, NetlinkError> {
         let open = || {
-            let socket = Socket::new(NETLINK_ROUTE)?;
+            let socket = Socket::new(protocol)?;
             socket.connect(&SocketAddr::new(0, 0))?;
             // Lets the kernel filter dumps; one that cannot leaves that to us, as we do it anyway.
             _ = socket.set_netlink_get_strict_chk(true);
@@ -122,67 +116,54 @@ impl Netlink {
         Ok(Self {
             socket,
             sequence: 0,
+            buffer: Vec::new(),
+            family: PhantomData,
         })
     }
 
-    /// A socket in another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError::Socket`] and [`NetlinkError::Netns`].
-    pub fn open_in(netns: &Path) -> Result<Self, NetlinkError> {
-        netns::in_netns(netns, Self::open)?
-    }
-
-    /// Sends changes, many at a time; the kernel makes them in order and goes on after one that fails.
+    /// Sends messages in one datagram and waits for the answers to those that ask for one.
     ///
     /// # Errors
     /// The first that failed.
-    pub fn execute(
-        &mut self,
-        requests: impl IntoIterator<Item = Request>,
-    ) -> Result<(), NetlinkError> {
-        // Acknowledgements of more than a few hundred overflow the socket's receive buffer.
-        const BATCH: usize = 100;
-        let mut requests = requests.into_iter();
-        let mut outcome = Ok(());
-        loop {
-            let batch: Vec<_> = requests.by_ref().take(BATCH).collect();
-            if batch.is_empty() {
-                return outcome;
-            }
-            outcome = outcome.and(self.execute_batch(batch));
-        }
-    }
-
-    fn execute_batch(&mut self, batch: Vec<Request>) -> Result<(), NetlinkError> {
+    pub(super) fn transact(&mut self, batch: Vec<Outgoing<M>>) -> Result<(), NetlinkError> {
         let mut buffer = Vec::new();
         let mut attempts = Vec::with_capacity(batch.len());
         let first = self.sequence.wrapping_add(1);
-        for Request {
+        let mut awaited = 0_usize;
+        for Outgoing {
             attempt,
             message,
             flags,
         } in batch
         {
             self.append(&mut buffer, message, flags);
-            attempts.push(attempt);
+            let is_awaited = flags & NLM_F_ACK != 0;
+            awaited += usize::from(is_awaited);
+            attempts.push((attempt, is_awaited));
         }
-        let failed = |source| NetlinkError::Socket {
-            attempt: attempts.join(", "),
-            source,
+        let failed = |source| {
+            let all: Vec<_> = attempts.iter().map(|(attempt, _)| &**attempt).collect();
+            let attempt = all.join(", ");
+            NetlinkError::Socket { attempt, source }
         };
         self.socket.send(&buffer, 0).map_err(failed)?;
         let mut outcome = Ok(());
-        let mut answered = 0;
-        while answered < attempts.len() {
+        while awaited > 0 {
             for answer in self.receive().map_err(failed)? {
                 let index = usize::try_from(answer.header.sequence_number.wrapping_sub(first)).ok();
                 let attempt = index.and_then(|index| attempts.get(index));
-                let (Some(attempt), NetlinkPayload::Error(error)) = (attempt, answer.payload)
+                let (Some((attempt, is_awaited)), NetlinkPayload::Error(error)) =
+                    (attempt, answer.payload)
                 else {
                     continue; // Not an acknowledgement of this batch.
                 };
-                answered += 1;
+                // Of a transaction, the failure of its frame is the failure of all.
+                let is_last = !is_awaited && index == Some(0);
+                awaited = if is_last {
+                    0
+                } else {
+                    awaited.saturating_sub(usize::from(*is_awaited))
+                };
                 if error.code.is_some() && outcome.is_ok() {
                     outcome = Err(NetlinkError::Refused {
                         attempt: attempt.clone(),
@@ -195,11 +176,7 @@ impl Netlink {
     }
 
     /// Asks for one object.
-    pub(super) fn get(
-        &mut self,
-        attempt: &str,
-        message: RouteNetlinkMessage,
-    ) -> Result<RouteNetlinkMessage, NetlinkError> {
+    pub(super) fn get(&mut self, attempt: &str, message: M) -> Result<M, NetlinkError> {
         let mut found = self.query(attempt, message, NLM_F_REQUEST)?;
         found.pop().ok_or_else(|| NetlinkError::Socket {
             attempt: attempt.to_owned(),
@@ -208,11 +185,7 @@ impl Netlink {
     }
 
     /// Asks for all objects of a kind. A dump that a change interrupted is asked for again.
-    pub(super) fn dump(
-        &mut self,
-        attempt: &str,
-        message: &RouteNetlinkMessage,
-    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+    pub(super) fn dump(&mut self, attempt: &str, message: &M) -> Result<Vec<M>, NetlinkError> {
         loop {
             match self.query(attempt, message.clone(), NLM_F_REQUEST | NLM_F_DUMP) {
                 Err(NetlinkError::Socket { source, .. })
@@ -222,12 +195,7 @@ impl Netlink {
         }
     }
 
-    fn query(
-        &mut self,
-        attempt: &str,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+    fn query(&mut self, attempt: &str, message: M, flags: u16) -> Result<Vec<M>, NetlinkError> {
         let failed = |source| NetlinkError::Socket {
             attempt: attempt.to_owned(),
             source,
@@ -271,9 +239,12 @@ impl Netlink {
         }
     }
 
-    fn append(&mut self, buffer: &mut Vec<u8>, message: RouteNetlinkMessage, flags: u16) {
+    fn append(&mut self, buffer: &mut Vec<u8>, message: M, flags: u16) {
         self.sequence = self.sequence.wrapping_add(1);
-        let mut message = NetlinkMessage::from(message);
+        let mut message = NetlinkMessage::new(
+            NetlinkHeader::default(),
+            NetlinkPayload::InnerMessage(message),
+        );
         message.header.flags = flags;
         message.header.sequence_number = self.sequence;
         message.finalize();
@@ -284,16 +255,19 @@ impl Netlink {
     }
 
     /// The messages of one datagram.
-    fn receive(&self) -> io::Result<Vec<NetlinkMessage<RouteNetlinkMessage>>> {
+    fn receive(&mut self) -> io::Result<Vec<NetlinkMessage<M>>> {
         let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
-        let (datagram, _) = loop {
-            match self.socket.recv_from_full() {
+        self.buffer.clear();
+        self.buffer.reserve(Self::DATAGRAM);
+        loop {
+            match self.socket.recv(&mut self.buffer, 0) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => break other?,
+                Err(error) => return Err(error),
+                Ok(_) => break,
             }
-        };
+        }
         let mut messages = Vec::new();
-        let mut rest = datagram.as_slice();
+        let mut rest = self.buffer.as_slice();
         while !rest.is_empty() {
             let message = NetlinkMessage::deserialize(rest).map_err(invalid)?;
             let length = usize::try_from(message.header.length)

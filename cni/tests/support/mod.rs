@@ -35,6 +35,10 @@ pub(crate) fn require(needs: &[&str]) -> bool {
                 Path::new(DEBIAN).join("host-local").exists(),
                 "apt-get install containernetworking-plugins",
             ),
+            "nftables" => (
+                Path::new("/usr/sbin/nft").exists(),
+                "apt-get install nftables",
+            ),
             other => panic!("unknown need {other}"),
         };
         if is_there {
