@@ -1,5 +1,5 @@
 //! CNI: the types of the specification, the runtime that executes plugin programs, and the
-//! plugins `host-local`, `bridge` and `loopback` (programs in `src/bin`).
+//! plugins (programs in `src/bin`).
 //!
 //! Everything here blocks: plugins are short programs that must start fast, and the runtime's callers
 //! decide on which thread it waits. There is no async runtime in this package, and no thread ever
@@ -16,6 +16,7 @@ pub mod netlink;
 pub mod netns;
 pub mod runtime;
 pub mod skel;
+pub mod static_ipam;
 mod sys;
 pub mod sysctl;
 pub mod types;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::range::{RangeSet, RangeSpec};
 use crate::{
     runtime::ValidAttachment,
-    types::{CniError, GoCidr, GoIp, NetworkConfigList, Route, Version, cni_arg, json, parse_ip},
+    types::{CniError, GoCidr, GoIp, NetworkConfigList, Route, cni_arg, json, parse_ip, validate},
 };
 
 /// Where the reference keeps its networks.
@@ -200,7 +200,8 @@ impl Config {
             let set = RangeSet::canonicalise(specs.collect());
             checked.push(set.map_err(|error| format!("invalid range set {index}: {error}"))?);
         }
-        check_families(&checked, &cniversion)?;
+        let ranges = checked.iter().filter_map(|set| set.ranges().first());
+        validate::families(&cniversion, ranges.map(|range| range.subnet().addr()))?;
         for (i, a) in checked.iter().enumerate() {
             if let Some(j) = checked[i + 1..].iter().position(|b| a.overlaps(b)) {
                 return Err(format!("range set {i} overlaps with {}", i + 1 + j));
@@ -220,22 +221,6 @@ impl Config {
             data_dir: path(ipam.datadir).unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
         })
     }
-}
-
-/// Before 0.3.0 a result has room for one address of each family.
-fn check_families(sets: &[RangeSet], version: &str) -> Result<(), String> {
-    let v4 = sets.iter().filter(|set| set.is_ipv4()).count();
-    let several = v4 > 1 || sets.len() - v4 > 1;
-    if several
-        && version
-            .parse::<Version>()
-            .is_ok_and(|v| v < Version::V0_3_0)
-    {
-        return Err(format!(
-            "CNI version {version} does not support more than 1 address per family"
-        ));
-    }
-    Ok(())
 }
 
 /// `a.b.c.d` or `a.b.c.d/n`; the length is ignored.

@@ -88,6 +88,20 @@ pub fn text(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The `prevResult` of the configuration, if there is one.
+///
+/// # Errors
+/// Code 999, with the reference's text.
+pub fn previous_result(call: &Call) -> Result<Option<CniResult>, CniError> {
+    let invalid = |error: &dyn std::error::Error| {
+        CniError::internal(format!("could not parse prevResult: {error}"))
+    };
+    let document = json::parse_folded(&call.stdin).map_err(|error| invalid(&error))?;
+    let previous = document.get("prevresult");
+    let previous = previous.map(|value| CniResult::from_value(value, call.version.as_str()));
+    previous.transpose().map_err(|error| invalid(&error))
+}
+
 /// The `main` of a plugin program.
 pub fn main(plugin: &dyn Plugin) -> ExitCode {
     let answered = panic::catch_unwind(|| {

@@ -2,8 +2,7 @@
 
 use super::json::go_quote;
 
-/// Reads the value of the one key that a plugin knows; of several the last counts. Keys are
-/// case-sensitive, and other keys are an error unless `IgnoreUnknown` is among them.
+/// Reads the value of the one key that a plugin knows, as [`cni_args`] does.
 ///
 /// # Errors
 /// The reference's texts.
@@ -12,10 +11,24 @@ pub(crate) fn cni_arg<T>(
     known: &str,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Result<Option<T>, String> {
+    cni_args(args, [known], parse).map(|[value]| value)
+}
+
+/// Reads the values of the keys that a plugin knows; of several for one key the last counts. Keys are
+/// case-sensitive, and other keys are an error unless `IgnoreUnknown` is among them.
+///
+/// # Errors
+/// The reference's texts.
+pub(crate) fn cni_args<T, const N: usize>(
+    args: &str,
+    known: [&str; N],
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<[Option<T>; N], String> {
+    let mut found = [const { None }; N];
     if args.is_empty() {
-        return Ok(None);
+        return Ok(found);
     }
-    let (mut found, mut ignore_unknown, mut unknown) = (None, false, Vec::new());
+    let (mut ignore_unknown, mut unknown) = (false, Vec::new());
     for pair in args.split(';') {
         let (key, value) = match pair.split_once('=') {
             Some((key, value)) if !value.contains('=') => (key, value),
@@ -28,8 +41,6 @@ pub(crate) fn cni_arg<T>(
             )
         };
         match key {
-            key if key == known && value.is_empty() => found = None,
-            key if key == known => found = Some(parse(value).map_err(bad)?),
             "IgnoreUnknown" => {
                 ignore_unknown = match value.to_lowercase().as_str() {
                     "1" | "true" => true,
@@ -41,7 +52,11 @@ pub(crate) fn cni_arg<T>(
                     }
                 }
             }
-            _ => unknown.push(pair),
+            _ => match known.iter().position(|known| *known == key) {
+                Some(at) if value.is_empty() => found[at] = None,
+                Some(at) => found[at] = Some(parse(value).map_err(bad)?),
+                None => unknown.push(pair),
+            },
         }
     }
     if !unknown.is_empty() && !ignore_unknown {

@@ -11,7 +11,7 @@ mod version;
 
 pub(crate) use address::{GoCidr, GoIp, next_ip};
 pub use address::{parse_cidr, parse_ip};
-pub(crate) use args::cni_arg;
+pub(crate) use args::{cni_arg, cni_args};
 pub use config::{ConfigError, NetworkConfigList, PluginConfig};
 pub use error::{CniError, code};
 pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};

@@ -1,6 +1,8 @@
 //! The rules for names and ids that plugins and runtimes share.
 
-use super::{CniError, code};
+use std::net::IpAddr;
+
+use super::{CniError, Version, code};
 
 /// `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`
 fn is_identifier(text: &str) -> bool {
@@ -64,6 +66,30 @@ pub fn interface_name(name: &str) -> Result<(), CniError> {
     if name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
         return Err(invalid(
             "interface name contains / or : or whitespace characters",
+        ));
+    }
+    Ok(())
+}
+
+/// Before 0.3.0 a result has room for one address of each family.
+///
+/// # Errors
+/// The reference's text.
+pub(crate) fn families(
+    version: &str,
+    addresses: impl IntoIterator<Item = IpAddr>,
+) -> Result<(), String> {
+    let (mut v4, mut v6) = (0, 0);
+    for address in addresses {
+        *(if address.is_ipv4() { &mut v4 } else { &mut v6 }) += 1;
+    }
+    let is_old = || {
+        let version = version.parse::<Version>();
+        version.is_ok_and(|version| version < Version::V0_3_0)
+    };
+    if (v4 > 1 || v6 > 1) && is_old() {
+        return Err(format!(
+            "CNI version {version} does not support more than 1 address per family"
         ));
     }
     Ok(())
