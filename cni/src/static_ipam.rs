@@ -9,14 +9,14 @@ use std::{
     net::IpAddr,
 };
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use crate::{
     skel::{Call, Plugin, previous_result},
     types::{
-        CniError, CniResult, Dns, GoIp, IpConfig, Route, Version, cni_args, json, parse_cidr,
-        parse_ip, validate,
+        CniError, CniResult, Dns, GoIp, IpConfig, Route, Version, canonical_net, cni_args, json,
+        parse_cidr, parse_ip, validate,
     },
 };
 
@@ -187,17 +187,10 @@ impl Config {
     }
 }
 
-/// An IPv4-mapped IPv6 address is IPv4.
 fn config(address: IpNet, gateway: Option<IpAddr>) -> IpConfig {
-    let mapped = match address.addr().to_canonical() {
-        IpAddr::V4(ip) if address.addr().is_ipv6() => {
-            Ipv4Net::new(ip, address.prefix_len().saturating_sub(96)).ok()
-        }
-        _ => None,
-    };
     IpConfig {
         interface: None,
-        address: mapped.map_or(address, IpNet::V4),
+        address: canonical_net(address),
         gateway,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 /// An address as `net.ParseIP` reads it: no zone, no leading zeros, an IPv4-mapped IPv6 address is IPv4.
@@ -23,6 +23,17 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
 pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .map_err(|_| format!("invalid CIDR address: {text}"))
+}
+
+/// A network of IPv4-mapped IPv6 addresses is one of IPv4, as where Go prints it.
+pub(crate) fn canonical_net(net: IpNet) -> IpNet {
+    let mapped = match (net, net.addr().to_canonical()) {
+        (IpNet::V6(net), IpAddr::V4(ip)) => {
+            Ipv4Net::new(ip, net.prefix_len().saturating_sub(96)).ok()
+        }
+        _ => None,
+    };
+    mapped.map_or(net, IpNet::V4)
 }
 
 /// The next address. It wraps at the end of its family, where no subnet's host can be.

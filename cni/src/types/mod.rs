@@ -9,7 +9,7 @@ mod result;
 pub mod validate;
 mod version;
 
-pub(crate) use address::{GoCidr, GoIp, next_ip};
+pub(crate) use address::{GoCidr, GoIp, canonical_net, next_ip};
 pub use address::{parse_cidr, parse_ip};
 pub(crate) use args::{cni_arg, cni_args};
 pub use config::{ConfigError, NetworkConfigList, PluginConfig};

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
 use serde_json::Value;
 
-use super::{GoCidr, GoIp, Version, json};
+use super::{GoCidr, GoIp, Version, canonical_net, json};
 
 /// What a successful ADD answers, independent of version except for the form it is written in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -231,7 +231,7 @@ fn serialize_dst<S: Serializer>(dst: &Option<IpNet>, serializer: S) -> Result<S:
 }
 
 fn deserialize_dst<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<IpNet>, D::Error> {
-    GoCidr::deserialize(d).map(|cidr| Some(cidr.0))
+    GoCidr::deserialize(d).map(|cidr| Some(canonical_net(cidr.0)))
 }
 
 fn deserialize_ip<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<IpAddr>, D::Error> {
@@ -332,7 +332,7 @@ impl WireIn {
     fn into_result(self, version: Version) -> CniResult {
         let ips = self.ips.into_iter().map(|ip| IpConfig {
             interface: ip.interface,
-            address: ip.address.0,
+            address: canonical_net(ip.address.0),
             gateway: ip.gateway.0,
         });
         CniResult {
