@@ -11,7 +11,6 @@ use podplane_api::{Object, jiff::Timestamp, selector::Selectable, validation::Va
 use podplane_proto::error::ApiError;
 
 pub(crate) use namespace::SYSTEM_NAMESPACES;
-pub(crate) use node::pod_cidrs;
 pub(crate) use pod::bind;
 
 /// What is particular to a kind. The defaults are those of a kind without status and without grace.

@@ -10,6 +10,7 @@ use podplane_api::{
     Object, ObjectKey,
     core::{Node, Pod},
     meta::ObjectMeta,
+    pod_ips,
 };
 use podplane_client::{
     Api, ApiError, Cache, Change, EventRecorder, Reason, WorkQueue, events::EventType,
@@ -280,14 +281,10 @@ fn observed_pod(change: Change<Pod>) -> (ObjectKey, Option<PodView>) {
 /// The pod as a user of addresses, if it is one: bound, not finished, and not on the network of its host.
 fn live(pod: &Pod) -> Option<PodView> {
     let node = node_of(pod)?;
-    if pod.spec.as_ref()?.host_network == Some(true) {
+    if pod_ips::is_host_network(pod) || pod_ips::is_terminal(pod) {
         return None;
     }
     let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
-        return None;
-    }
     let listed = status
         .iter()
         .flat_map(|status| status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()));

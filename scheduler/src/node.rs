@@ -2,19 +2,18 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use podplane_api::{Object, Quantity, core::Node, meta::Time};
+use podplane_api::{
+    Object, Quantity,
+    core::Node,
+    meta::Time,
+    pod_ips::{self, POD_IPS},
+};
 
 use crate::{
     names::{NodeName, PodUid},
     pod::PodInfo,
     resources::{Amount, Resources},
 };
-
-/// The resource that a node offers one of for each address its IPAM can give, less what is leaked.
-pub const POD_IPS: &str = "podplane.io/pod-ips";
-
-/// The annotation of a Node in which its kubelet says how many of these addresses are taken: an integer, leaked ones excluded.
-pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
 
 /// What is new about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +106,7 @@ impl NodeInfo {
 
     /// The blocks of the node, the one that decides on its family first.
     pub fn pod_cidrs(&self) -> &[String] {
-        pod_cidrs(&self.node)
+        pod_ips::pod_cidrs(&self.node)
     }
 
     /// How many pods the node's IPAM can serve in all; 0 without a block, whatever the node says.
@@ -126,7 +125,7 @@ impl NodeInfo {
         if self.refused_for_ips {
             return 0;
         }
-        let reported = allocated(&self.node).unwrap_or(0);
+        let reported = pod_ips::allocated(&self.node).map_or(0, Amount::from);
         let taken = self.pods.holding_ips().max(reported);
         (self.pod_ip_capacity() - taken).max(0)
     }
@@ -137,7 +136,7 @@ impl NodeInfo {
 struct Report<'a> {
     pod_cidrs: &'a [String],
     capacity: Option<&'a Quantity>,
-    allocated: Option<Amount>,
+    allocated: Option<u64>,
     heartbeat: Option<&'a Time>,
 }
 
@@ -147,9 +146,9 @@ impl<'a> Report<'a> {
         let conditions = status.and_then(|s| s.conditions.as_ref());
         let heartbeats = conditions.into_iter().flatten();
         Self {
-            pod_cidrs: pod_cidrs(node),
+            pod_cidrs: pod_ips::pod_cidrs(node),
             capacity: allocatable_list(node).and_then(|list| list.get(POD_IPS)),
-            allocated: allocated(node),
+            allocated: pod_ips::allocated(node),
             heartbeat: heartbeats
                 .filter_map(|condition| condition.last_heartbeat_time.as_ref())
                 .max(),
@@ -163,22 +162,6 @@ fn allocatable_list(node: &Node) -> Option<&BTreeMap<String, Quantity>> {
 
 fn allocatable(node: &Node) -> Resources {
     allocatable_list(node).map_or_else(Resources::default, Resources::offered)
-}
-
-fn allocated(node: &Node) -> Option<Amount> {
-    let annotations = node.metadata.annotations.as_ref()?;
-    // What is not a number is no report.
-    annotations.get(POD_IPS_ALLOCATED)?.parse().ok()
-}
-
-fn pod_cidrs(node: &Node) -> &[String] {
-    let Some(spec) = &node.spec else {
-        return &[];
-    };
-    match &spec.pod_cidrs {
-        Some(cidrs) if !cidrs.is_empty() => cidrs,
-        _ => spec.pod_cidr.as_slice(),
-    }
 }
 
 fn is_unschedulable(node: &Node) -> bool {

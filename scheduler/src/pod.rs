@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use podplane_api::{Object, ObjectKey, core::Pod};
+use podplane_api::{
+    Object, ObjectKey,
+    core::Pod,
+    pod_ips::{self, OUT_OF_POD_IPS},
+};
 
 use crate::{
     names::{NodeName, PodUid},
@@ -11,9 +15,6 @@ use crate::{
 
 /// `spec.schedulerName` of the pods that are ours, and what its absence means.
 pub const SCHEDULER_NAME: &str = "default-scheduler";
-
-/// `status.reason` of a pod that its kubelet refused because its node had no address left.
-pub const OUT_OF_POD_IPS: &str = "OutOfpodIPs";
 
 /// A pod and what follows from its spec.
 #[derive(Clone, Debug)]
@@ -85,8 +86,7 @@ impl PodInfo {
 
     /// Whether the pod has ended for good and holds nothing any more.
     pub fn is_terminal(&self) -> bool {
-        let phase = self.pod.status.as_ref().and_then(|s| s.phase.as_deref());
-        matches!(phase, Some("Succeeded" | "Failed"))
+        pod_ips::is_terminal(&self.pod)
     }
 
     /// Whether the kubelet refused the pod for want of an address.

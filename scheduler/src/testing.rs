@@ -102,11 +102,12 @@ impl NodeBuilder {
     /// A block, and how many addresses the node says it can give.
     pub(crate) fn block(self, cidr: &str, pod_ips: u32) -> Self {
         let node = self.pod_cidr(cidr);
-        node.offer(crate::node::POD_IPS, &pod_ips.to_string())
+        node.offer(podplane_api::pod_ips::POD_IPS, &pod_ips.to_string())
     }
 
     pub(crate) fn allocated(mut self, addresses: &str) -> Self {
-        self.0["metadata"]["annotations"][crate::node::POD_IPS_ALLOCATED] = json!(addresses);
+        self.0["metadata"]["annotations"][podplane_api::pod_ips::POD_IPS_ALLOCATED] =
+            json!(addresses);
         self
     }
 

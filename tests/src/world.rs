@@ -11,14 +11,12 @@ use anyhow::{Context as _, Result};
 use podplane_api::{
     Object as _,
     core::{Node, Pod},
+    pod_ips::POD_IPS,
     quantity,
 };
 use podplane_client::{Client, ListParams};
 use podplane_ipam::audit::{self, Allocation, Sandbox, World};
 use serde_json::Value;
-
-/// Kubernetes' name for the addresses that a node's pods can have.
-pub const POD_IPS: &str = "podplane.io/pod-ips";
 
 /// Whether the number of pods on a node is limited to its addresses: not with `--ip-policy=off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

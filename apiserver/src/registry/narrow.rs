@@ -67,7 +67,7 @@ impl Registry<Node> {
             if !uid.is_empty() && uid != node.uid() {
                 return Err(error::other_uid(&resource, name, uid, node.uid()));
             }
-            match strategy::pod_cidrs(node) {
+            match podplane_api::pod_ips::pod_cidrs(node) {
                 [] => {}
                 same if same == pod_cidrs => return Ok(()),
                 other => {

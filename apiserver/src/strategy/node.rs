@@ -17,11 +17,3 @@ impl Strategy for Node {
         self.status.clone_from(&update.status);
     }
 }
-
-/// The blocks of a node, none if it has none yet.
-pub(crate) fn pod_cidrs(node: &Node) -> &[String] {
-    node.spec
-        .as_ref()
-        .and_then(|spec| spec.pod_cidrs.as_deref())
-        .unwrap_or_default()
-}

@@ -2,7 +2,10 @@ mod bind;
 mod defaults;
 mod qos;
 
-use podplane_api::core::{Pod, PodStatus};
+use podplane_api::{
+    core::{Pod, PodStatus},
+    pod_ips,
+};
 
 pub(crate) use bind::bind;
 
@@ -58,11 +61,7 @@ impl Strategy for Pod {
         let node = spec
             .and_then(|spec| spec.node_name.as_deref())
             .unwrap_or_default();
-        let phase = self
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        if node.is_empty() || matches!(phase, Some("Failed" | "Succeeded")) {
+        if node.is_empty() || pod_ips::is_terminal(self) {
             return Some(0);
         }
         let own = spec.and_then(|spec| spec.termination_grace_period_seconds);

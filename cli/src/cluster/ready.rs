@@ -7,11 +7,11 @@ use podplane_api::{
     coordination::Lease,
     core::{Event, Node, Pod},
     jiff::Timestamp,
+    pod_ips,
 };
 use podplane_client::{Cache, Client, ListParams, reflector};
 
 use super::{data_dir::DataDir, pods, progress::Progress};
-use crate::output;
 
 /// Where kubelets keep their leases.
 const LEASES: &str = "kube-node-lease";
@@ -150,7 +150,7 @@ impl Wanted {
                 })
             };
             let pods = placed.iter().filter(takes_address).count();
-            output::node::allocated(node).is_none_or(|allocated| allocated >= pods)
+            pod_ips::allocated(node).is_none_or(|allocated| allocated >= pods as u64)
         })
     }
 

@@ -3,6 +3,7 @@
 use std::{process::ExitCode, sync::Arc};
 
 use jiff::Timestamp;
+use podplane_api::table::Row;
 use podplane_client::{Api, Change, Client, ListParams, reflector};
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ use super::{NamespaceArgs, Outcome, api};
 use crate::{
     global::{Global, block_on},
     kind::{Kind, Targets, What, with_kind},
-    output::{self, Format, row::Row, table::Table},
+    output::{self, Format, table::Table},
     report::UsageError,
 };
 

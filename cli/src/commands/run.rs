@@ -12,13 +12,14 @@ use podplane_api::{
     Object as _, ObjectKey,
     core::{Container, Pod, PodSpec},
     meta::ObjectMeta,
+    table::pod,
 };
 use podplane_client::{Api, Cache, ListParams};
 
 use super::{IN_FLIGHT, NamespaceArgs, Outcome, duration, wait};
 use crate::{
     global::{Global, block_on},
-    output::{self, pod},
+    output,
 };
 
 /// Make pods: NAME, or with --replicas NAME-0, NAME-1, …

@@ -1,9 +1,5 @@
 //! What commands print on standard output.
 
-pub(crate) mod age;
-pub(crate) mod node;
-pub(crate) mod pod;
-pub(crate) mod row;
 pub(crate) mod sheet;
 pub(crate) mod table;
 

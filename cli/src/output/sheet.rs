@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::{row::NONE, table::Table};
+use podplane_api::table::NONE;
+
+use super::table::Table;
 
 /// A sheet in the making.
 #[derive(Debug, Default)]

@@ -12,9 +12,11 @@
 
 pub mod names;
 pub mod object;
+pub mod pod_ips;
 pub mod quantity;
 pub mod selector;
 pub mod strict;
+pub mod table;
 pub mod validation;
 
 pub use k8s_openapi::{

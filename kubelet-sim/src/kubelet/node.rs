@@ -14,6 +14,7 @@ use podplane_api::{
     Object as _, ObjectKey,
     core::{Node as NodeObject, Pod},
     jiff::Timestamp,
+    pod_ips::{POD_IPS_ALLOCATED, is_host_network, is_terminal},
 };
 use podplane_client::{ApiError, Cache, Client, EventRecorder};
 use podplane_cni::host_local::Lease;
@@ -29,7 +30,7 @@ use super::{
     IpPolicy,
     admission::{self, Holdings, Verdict},
     node_status::{self, Machine, Network},
-    plan::{Sandbox, is_host_network, is_terminal},
+    plan::Sandbox,
     runtime::Runtime,
 };
 use crate::{
@@ -450,10 +451,10 @@ impl Node {
         let mut node = Arc::unwrap_or_clone(node);
         let annotations = node.metadata.annotations.get_or_insert_default();
         let allocated = node_status::allocated(network);
-        if annotations.get(node_status::POD_IPS_ALLOCATED) != allocated.as_ref() {
+        if annotations.get(POD_IPS_ALLOCATED) != allocated.as_ref() {
             match allocated {
-                Some(count) => annotations.insert(node_status::POD_IPS_ALLOCATED.into(), count),
-                None => annotations.remove(node_status::POD_IPS_ALLOCATED),
+                Some(count) => annotations.insert(POD_IPS_ALLOCATED.into(), count),
+                None => annotations.remove(POD_IPS_ALLOCATED),
             };
             let updated = nodes.update(&node).await;
             node = updated.map_err(NodeError::api("annotate the node"))?;

@@ -7,14 +7,10 @@ use podplane_api::{
     core::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo},
     jiff::Timestamp,
     meta::{ObjectMeta, Time},
+    pod_ips::POD_IPS,
 };
 
 use crate::{NodeName, ipam::Usage};
-
-/// The resource that a node offers one of for each address its IPAM can give, less what is leaked.
-pub const POD_IPS: &str = "podplane.io/pod-ips";
-/// The annotation that says how many of these addresses sandboxes have.
-pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
 
 /// What does not change while the kubelet runs.
 #[derive(Clone, Debug)]
@@ -109,7 +105,7 @@ pub fn is_same(a: &NodeStatus, b: &NodeStatus) -> bool {
     without_heartbeats(a) == without_heartbeats(b)
 }
 
-/// The value of [`POD_IPS_ALLOCATED`]; no annotation where the books cannot be read.
+/// The value of [`POD_IPS_ALLOCATED`](podplane_api::pod_ips::POD_IPS_ALLOCATED); no annotation where the books cannot be read.
 pub fn allocated(network: &Network) -> Option<String> {
     network.usage.map(|usage| usage.allocated.to_string())
 }

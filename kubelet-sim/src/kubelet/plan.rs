@@ -1,6 +1,6 @@
 //! What to do next for a pod: a function of the pod and its sandboxes.
 
-use podplane_api::{Object as _, core::Pod};
+use podplane_api::{Object as _, core::Pod, pod_ips::is_terminal};
 
 /// A sandbox of a pod, as the runtime lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,21 +63,6 @@ pub fn plan(pod: Option<&Pod>, sandboxes: &[Sandbox]) -> Step {
         None if !others.is_empty() => Step::Remove(others),
         None => Step::Run,
     }
-}
-
-/// Whether the pod has come to its end by itself.
-pub fn is_terminal(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-/// Whether the pod uses its node's network.
-pub fn is_host_network(pod: &Pod) -> bool {
-    let spec = pod.spec.as_ref();
-    spec.and_then(|spec| spec.host_network).unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -2,16 +2,13 @@
 
 use std::collections::HashMap;
 
-use podplane_api::{Object as _, ObjectKey, core::Pod, jiff::Timestamp};
+use podplane_api::{Object as _, ObjectKey, core::Pod, jiff::Timestamp, pod_ips::is_host_network};
 use podplane_proto::cri::{
     self, PodSandboxFilter, PodSandboxStateValue, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{Status, transport::Channel};
 
-use super::{
-    plan::{Sandbox, is_host_network},
-    status::ReadySandbox,
-};
+use super::{plan::Sandbox, status::ReadySandbox};
 use crate::PodCidrs;
 
 /// The label by which a pod's sandboxes are found; the others tell people whose they are. All are Kubernetes'.

@@ -10,9 +10,8 @@ use podplane_api::{
     },
     jiff::Timestamp,
     meta::Time,
+    pod_ips::{OUT_OF_POD_IPS, POD_IPS, is_host_network},
 };
-
-use super::plan::is_host_network;
 
 /// A sandbox that is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,9 +125,9 @@ pub fn rejected(pod: &Pod, rejection: Rejection, now: Timestamp) -> PodStatus {
     let status = pod.status.clone().unwrap_or_default();
     PodStatus {
         phase: Some("Failed".into()),
-        reason: Some("OutOfpodIPs".into()),
+        reason: Some(OUT_OF_POD_IPS.into()),
         message: Some(format!(
-            "Pod was rejected: Node didn't have enough resource: podplane.io/pod-ips, requested: 1, used: {used}, capacity: {capacity}"
+            "Pod was rejected: Node didn't have enough resource: {POD_IPS}, requested: 1, used: {used}, capacity: {capacity}"
         )),
         start_time: status.start_time.clone().or(Some(Time(now))),
         ..status
@@ -350,7 +349,7 @@ mod tests {
         assert_eq!(
             status.message.as_deref(),
             Some(
-                "Pod was rejected: Node didn't have enough resource: podplane.io/pod-ips, requested: 1, used: 5, capacity: 5"
+                "Pod was rejected: Node didn't have enough resource: {POD_IPS}, requested: 1, used: 5, capacity: 5"
             )
         );
     }

@@ -6,6 +6,7 @@ use podplane_api::{
     Object as _,
     core::{Pod, PodStatus},
     jiff::Timestamp,
+    pod_ips::{OUT_OF_POD_IPS, is_host_network},
 };
 use podplane_client::{DeleteParams, events::EventType};
 use tokio::sync::{Notify, watch};
@@ -13,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use super::{
     admission::Verdict,
     node::{NetworkState, Node, NodeError},
-    plan::{Step, is_host_network, plan},
+    plan::{Step, plan},
     runtime::rpc_error,
     status,
 };
@@ -192,7 +193,7 @@ impl Worker {
                 let message = status.message.clone().unwrap_or_default();
                 self.write(pod, status).await?;
                 let events = &self.node.events;
-                events.record(&**pod, EventType::Warning, "OutOfpodIPs", "", message);
+                events.record(&**pod, EventType::Warning, OUT_OF_POD_IPS, "", message);
                 self.node.changed.notify_one();
                 return Ok(Some(Next::Rest));
             }

@@ -229,7 +229,7 @@ fn an_address_is_a_resource() {
     assert_eq!(resource(&node.clone().allocated("1"), &[], &pod), short);
     assert!(resource(&node.clone().allocated("one"), &[], &pod).is_empty());
     // No block, no address, whatever the node says.
-    let homeless = NodeBuilder::new("n").offer(crate::node::POD_IPS, "5");
+    let homeless = NodeBuilder::new("n").offer(podplane_api::pod_ips::POD_IPS, "5");
     assert_eq!(resource(&homeless, &[], &pod), short);
     assert!(resource(&homeless, &[], &host).is_empty());
     assert_eq!(

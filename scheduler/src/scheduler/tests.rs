@@ -1,8 +1,5 @@
 use super::*;
-use crate::{
-    pod::OUT_OF_POD_IPS,
-    testing::{NodeBuilder, PodBuilder},
-};
+use crate::testing::{NodeBuilder, PodBuilder};
 
 fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -181,7 +178,12 @@ fn a_pod_that_has_ended_gives_its_address_back_and_one_that_ends_does_not() {
 fn a_node_without_addresses_is_left_alone_until_it_reports() {
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     let refused = PodBuilder::new("other-0").on("n");
-    scheduler.apply_pod(refused.ended("Failed", OUT_OF_POD_IPS).pod(), s(60));
+    scheduler.apply_pod(
+        refused
+            .ended("Failed", podplane_api::pod_ips::OUT_OF_POD_IPS)
+            .pod(),
+        s(60),
+    );
     assert!(!scheduler.is_ready(s(60)));
     let report = block("10.255.0.0/30", 1).heartbeat("2026-01-01T00:00:00Z");
     scheduler.apply_node(Arc::new(report.node()), s(61));

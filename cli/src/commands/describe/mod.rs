@@ -6,18 +6,19 @@ mod pod;
 use std::{collections::BTreeMap, process::ExitCode};
 
 use jiff::Timestamp;
-use podplane_api::{Object, core::Event, meta::Time};
+use podplane_api::{
+    Object,
+    core::Event,
+    meta::Time,
+    table::{self, Row as _},
+};
 use podplane_client::{Client, ListParams};
 
 use super::{NamespaceArgs, Outcome, api};
 use crate::{
     global::{Global, block_on},
     kind::{Kind, Targets, What},
-    output::{
-        self,
-        row::{self, Row as _},
-        sheet::Sheet,
-    },
+    output::{self, sheet::Sheet},
     report::UsageError,
 };
 
@@ -129,8 +130,8 @@ fn events_table(sheet: &mut Sheet, events: &[Event], now: Timestamp) {
         vec![
             text(&event.type_),
             text(&event.reason),
-            row::event_age(event, now),
-            row::event_source(event),
+            table::event_age(event, now),
+            table::event_source(event),
             text(&event.message).trim().into(),
         ]
     });
@@ -158,5 +159,5 @@ fn annotations<K: Object>(object: &K) -> Vec<String> {
 }
 
 fn time(time: Option<&Time>) -> String {
-    time.map_or_else(|| row::NONE.into(), |Time(time)| time.to_string())
+    time.map_or_else(|| table::NONE.into(), |Time(time)| time.to_string())
 }

@@ -8,11 +8,13 @@ use podplane_api::{
     coordination::Lease,
     core::{Event, Node, Pod, Taint},
     meta::MicroTime,
+    pod_ips,
+    table::{self, age, node, pod},
 };
 use podplane_client::{Client, ListParams};
 
 use super::{annotations, events, events_table, pairs, time};
-use crate::output::{age, node, pod, row, sheet::Sheet};
+use crate::output::sheet::Sheet;
 
 /// Where kubelets renew their leases.
 const LEASES: &str = "kube-node-lease";
@@ -24,7 +26,7 @@ pub(super) async fn sheet(client: &Client, name: &str) -> anyhow::Result<Sheet> 
         ..ListParams::default()
     };
     let mut pods = client.all::<Pod>().list(&on_it).await?.items;
-    pods.retain(|pod| !is_over(pod));
+    pods.retain(|pod| !pod_ips::is_terminal(pod));
     let lease = match client.namespaced::<Lease>(LEASES).get(name).await {
         Ok(lease) => Some(lease),
         Err(error) if error.is_not_found() => None,
@@ -38,14 +40,6 @@ pub(super) async fn sheet(client: &Client, name: &str) -> anyhow::Result<Sheet> 
         &events,
         Timestamp::now(),
     ))
-}
-
-fn is_over(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn write(
@@ -73,7 +67,7 @@ fn write(
     sheet.field(
         "PodCIDR",
         spec.and_then(|spec| spec.pod_cidr.as_deref())
-            .unwrap_or(row::NONE),
+            .unwrap_or(table::NONE),
     );
     sheet.field("PodCIDRs", node::pod_cidrs(node));
     sheet.field(
@@ -84,12 +78,12 @@ fn write(
         if let Some(lease) = lease.and_then(|lease| lease.spec.as_ref()) {
             let renewed = lease.renew_time.as_ref();
             let renewed = renewed.map_or_else(
-                || row::NONE.into(),
+                || table::NONE.into(),
                 |MicroTime(time)| format!("{time} ({} ago)", age::between(*time, now)),
             );
             sheet.field(
                 "Holder",
-                lease.holder_identity.as_deref().unwrap_or(row::NONE),
+                lease.holder_identity.as_deref().unwrap_or(table::NONE),
             );
             sheet.field("Renewed", renewed);
         }
@@ -120,13 +114,13 @@ fn write(
             pod.name().into(),
             pod::shown_status(pod),
             pod::ips(pod),
-            if pod::is_host_network(pod) {
+            if pod_ips::is_host_network(pod) {
                 "yes"
             } else {
                 "no"
             }
             .into(),
-            row::created(pod, now),
+            table::created(pod, now),
         ]
     });
     sheet.table(

@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use podplane_api::{
     Object as _, Quantity,
     core::{Container, ContainerState, Event, Pod, Toleration},
+    pod_ips,
+    table::{self, pod},
 };
 use podplane_client::{Client, Endpoint, endpoint};
 use podplane_proto::scheduler::{
@@ -14,10 +16,7 @@ use podplane_proto::scheduler::{
 };
 
 use super::{annotations, events, events_table, pairs, time};
-use crate::{
-    global::Global,
-    output::{pod, row, sheet::Sheet},
-};
+use crate::{global::Global, output::sheet::Sheet};
 
 /// How long the scheduler may take. The sheet is complete without it.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -72,7 +71,7 @@ fn write(
     });
     sheet.field("Name", pod.name());
     sheet.field("Namespace", pod.namespace());
-    sheet.field("Node", node.unwrap_or_else(|| row::NONE.into()));
+    sheet.field("Node", node.unwrap_or_else(|| table::NONE.into()));
     sheet.field(
         "Start Time",
         time(status.and_then(|status| status.start_time.as_ref())),
@@ -102,7 +101,7 @@ fn write(
         }
     }
     sheet.field("IP", pod::ips(pod));
-    sheet.field("Host Network", pod::is_host_network(pod).to_string());
+    sheet.field("Host Network", pod_ips::is_host_network(pod).to_string());
     let owners = pod.metadata.owner_references.iter().flatten();
     let controllers = owners.filter(|owner| owner.controller == Some(true));
     for owner in controllers {
@@ -141,7 +140,7 @@ fn container(sheet: &mut Sheet, pod: &Pod, container: &Container) {
         .into_iter()
         .find(|status| status.name == container.name);
     sheet.section(&container.name, |sheet| {
-        sheet.field("Image", container.image.as_deref().unwrap_or(row::NONE));
+        sheet.field("Image", container.image.as_deref().unwrap_or(table::NONE));
         if let Some(status) = status {
             sheet.field("State", state(status.state.as_ref()));
             sheet.field("Ready", status.ready.to_string());

@@ -1,16 +1,14 @@
 //! A pod as a row. The STATUS column has kubectl's rules, which weigh the phase against the containers and the deletion.
 
-use podplane_api::{
+use jiff::Timestamp;
+
+use super::{Column, NONE, age, always, created, wide};
+use crate::{
     Object as _,
     core::{
         Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodCondition,
     },
-    jiff::Timestamp,
-};
-
-use super::{
-    age,
-    row::{Column, NONE, always, created, wide},
+    pod_ips,
 };
 
 pub(super) const COLUMNS: &[Column] = &[
@@ -39,7 +37,7 @@ pub(super) fn cells(pod: &Pod, now: Timestamp) -> Vec<String> {
 }
 
 /// Its addresses, IPv4 and IPv6 together.
-pub(crate) fn ips(pod: &Pod) -> String {
+pub fn ips(pod: &Pod) -> String {
     let status = pod.status.as_ref();
     let all: Vec<_> = status
         .iter()
@@ -54,16 +52,8 @@ pub(crate) fn ips(pod: &Pod) -> String {
     }
 }
 
-/// Whether it shares the node's network and so takes no pod IP.
-pub(crate) fn is_host_network(pod: &Pod) -> bool {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.host_network)
-        .unwrap_or_default()
-}
-
 /// What `kubectl get pods` shows as STATUS.
-pub(crate) fn shown_status(pod: &Pod) -> String {
+pub fn shown_status(pod: &Pod) -> String {
     status(pod, &Containers::of(pod))
 }
 
@@ -168,11 +158,10 @@ fn status(pod: &Pod, containers: &Containers) -> String {
     let failure = status
         .and_then(|status| status.reason.as_deref())
         .filter(|reason| !reason.is_empty());
-    let is_over = matches!(phase, "Succeeded" | "Failed");
     if pod.is_deleting() && failure == Some("NodeLost") {
         return "Unknown".into();
     }
-    if pod.is_deleting() && !is_over {
+    if pod.is_deleting() && !pod_ips::is_terminal(pod) {
         return "Terminating".into();
     }
     if let Some(initializing) = &containers.initializing
@@ -266,10 +255,10 @@ fn is_true(pod: &Pod, of_type: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use podplane_api::strict;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::strict;
 
     fn pod(metadata: &Value, spec: &Value, status: &Value) -> Vec<String> {
         let mut pod = json!({"metadata": metadata, "spec": spec, "status": status});

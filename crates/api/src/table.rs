@@ -1,38 +1,42 @@
-//! The columns of each kind, as kubectl has them.
+//! Objects as rows of a table: the columns of each kind, as kubectl has them.
 
-use podplane_api::{
+pub mod age;
+pub mod node;
+pub mod pod;
+
+use jiff::Timestamp;
+
+use crate::{
     Object,
     coordination::Lease,
     core::{Event, Namespace, Node, ObjectReference, Pod},
-    jiff::Timestamp,
     meta::{MicroTime, Time},
 };
 
-use super::{age, node, pod};
-
 /// What stands where there is nothing.
-pub(crate) const NONE: &str = "<none>";
+pub const NONE: &str = "<none>";
 
 /// A column of a kind's table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Column {
-    pub(crate) name: &'static str,
+pub struct Column {
+    /// Its heading.
+    pub name: &'static str,
     /// Whether only `-o wide` shows it.
-    pub(crate) wide: bool,
+    pub wide: bool,
 }
 
 /// A column that is always there.
-pub(crate) const fn always(name: &'static str) -> Column {
+pub const fn always(name: &'static str) -> Column {
     Column { name, wide: false }
 }
 
 /// A column of `-o wide`.
-pub(crate) const fn wide(name: &'static str) -> Column {
+pub const fn wide(name: &'static str) -> Column {
     Column { name, wide: true }
 }
 
 /// A kind that can be a row of a table.
-pub(crate) trait Row: Object {
+pub trait Row: Object {
     /// All columns, those of `-o wide` included; `NAMESPACE` is not one of them.
     const COLUMNS: &'static [Column];
 
@@ -125,12 +129,12 @@ impl Row for Event {
 }
 
 /// The age of an object.
-pub(crate) fn created<K: Object>(object: &K, now: Timestamp) -> String {
+pub fn created<K: Object>(object: &K, now: Timestamp) -> String {
     age::since(object.metadata().creation_timestamp.as_ref(), now)
 }
 
 /// When the event last happened, and how often: `5s`, or `5s (x3 over 2m)`.
-pub(crate) fn event_age(event: &Event, now: Timestamp) -> String {
+pub fn event_age(event: &Event, now: Timestamp) -> String {
     let ago = |time: Option<Timestamp>| {
         time.map_or_else(|| age::since(None, now), |time| age::between(time, now))
     };
@@ -145,7 +149,7 @@ pub(crate) fn event_age(event: &Event, now: Timestamp) -> String {
 }
 
 /// Who reported the event, and from where.
-pub(crate) fn event_source(event: &Event) -> String {
+pub fn event_source(event: &Event) -> String {
     let source = event.source.as_ref();
     let component = source
         .and_then(|source| source.component.as_ref())
@@ -191,10 +195,10 @@ fn reference(object: &ObjectReference) -> String {
 
 #[cfg(test)]
 mod tests {
-    use podplane_api::strict;
     use serde_json::json;
 
     use super::*;
+    use crate::strict;
 
     #[test]
     fn an_event_says_how_often() {

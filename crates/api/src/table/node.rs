@@ -1,13 +1,14 @@
 //! A node as a row.
 
-use podplane_api::{Object as _, core::Node, jiff::Timestamp, quantity};
+use jiff::Timestamp;
 
-use super::row::{Column, NONE, always, created, wide};
-
-/// Where the kubelet says how many of the node's pod IPs are allocated.
-const ALLOCATED: &str = "podplane.io/pod-ips-allocated";
-/// The resource: how many pod IPs the node's ranges hold.
-pub(crate) const POD_IPS: &str = "podplane.io/pod-ips";
+use super::{Column, NONE, always, created, wide};
+use crate::{
+    Object as _,
+    core::Node,
+    pod_ips::{self, POD_IPS},
+    quantity,
+};
 
 const ROLE: &str = "node-role.kubernetes.io/";
 
@@ -60,7 +61,7 @@ fn status(node: &Node) -> String {
 }
 
 /// Whether it is cordoned.
-pub(crate) fn is_unschedulable(node: &Node) -> bool {
+pub fn is_unschedulable(node: &Node) -> bool {
     node.spec
         .as_ref()
         .and_then(|spec| spec.unschedulable)
@@ -68,7 +69,7 @@ pub(crate) fn is_unschedulable(node: &Node) -> bool {
 }
 
 /// The roles its labels give it.
-pub(crate) fn roles(node: &Node) -> String {
+pub fn roles(node: &Node) -> String {
     let labels = node.metadata.labels.iter().flatten();
     let roles: Vec<_> = labels
         .filter_map(|(key, value)| match key.strip_prefix(ROLE) {
@@ -92,17 +93,12 @@ fn internal_ip(node: &Node) -> String {
 }
 
 /// Its blocks, IPv4 and IPv6 together.
-pub(crate) fn pod_cidrs(node: &Node) -> String {
-    let spec = node.spec.as_ref();
-    let all = spec
-        .and_then(|spec| spec.pod_cidrs.as_ref())
-        .map(|cidrs| cidrs.join(","));
-    let one = || spec.and_then(|spec| spec.pod_cidr.clone());
-    or_none(all.or_else(one).unwrap_or_default())
+pub fn pod_cidrs(node: &Node) -> String {
+    or_none(pod_ips::pod_cidrs(node).join(","))
 }
 
 /// Allocated and all pod IPs: `5/253`. A node without a block has none.
-pub(crate) fn pod_ips(node: &Node) -> String {
+pub fn pod_ips(node: &Node) -> String {
     let capacity = node
         .status
         .as_ref()
@@ -110,18 +106,8 @@ pub(crate) fn pod_ips(node: &Node) -> String {
     let Some(capacity) = capacity.and_then(|capacity| quantity::units(capacity).ok()) else {
         return NONE.into();
     };
-    let allocated = allocated(node).map_or("?".into(), |allocated| allocated.to_string());
+    let allocated = pod_ips::allocated(node).map_or("?".into(), |allocated| allocated.to_string());
     format!("{allocated}/{capacity}")
-}
-
-/// How many pod IPs its kubelet says are allocated, if it says so.
-pub(crate) fn allocated(node: &Node) -> Option<usize> {
-    node.metadata
-        .annotations
-        .as_ref()?
-        .get(ALLOCATED)?
-        .parse()
-        .ok()
 }
 
 fn or_none(text: String) -> String {
@@ -130,10 +116,10 @@ fn or_none(text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use podplane_api::strict;
     use serde_json::json;
 
     use super::*;
+    use crate::strict;
 
     fn row(node: serde_json::Value) -> Vec<String> {
         cells(

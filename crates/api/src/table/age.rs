@@ -1,6 +1,8 @@
 //! Times as kubectl shows them: how long ago.
 
-use podplane_api::{jiff::Timestamp, meta::Time};
+use jiff::Timestamp;
+
+use crate::meta::Time;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
@@ -8,12 +10,12 @@ const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
 /// How long before `now` that was: `5s`, `2m10s`, `3h`, `5d`; `<unknown>` for no time.
-pub(crate) fn since(time: Option<&Time>, now: Timestamp) -> String {
+pub fn since(time: Option<&Time>, now: Timestamp) -> String {
     time.map_or_else(|| "<unknown>".into(), |Time(time)| between(*time, now))
 }
 
 /// The time from `start` to `end`, with two units where the larger one alone would be coarse.
-pub(crate) fn between(start: Timestamp, end: Timestamp) -> String {
+pub fn between(start: Timestamp, end: Timestamp) -> String {
     let seconds = end.duration_since(start).as_secs();
     match seconds {
         ..-1 => "<invalid>".into(), // A clock that is ahead by more than a rounding error.

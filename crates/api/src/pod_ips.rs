@@ -1,0 +1,42 @@
+//! Pod IPs as a resource of nodes: the names under which the processes speak of it, and what counts (ADR 0004).
+
+use crate::core::{Node, Pod};
+
+/// The resource: how many pod IPs the ranges of a node hold.
+pub const POD_IPS: &str = "podplane.io/pod-ips";
+/// The annotation in which the kubelet says how many of them are allocated.
+pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
+/// The reason of a pod that the kubelet turned away, since no address was left: the reference's form, `OutOf` and the resource.
+pub const OUT_OF_POD_IPS: &str = "OutOfpodIPs";
+
+/// The blocks of a node, the primary family's first; none if it has none yet.
+pub fn pod_cidrs(node: &Node) -> &[String] {
+    let Some(spec) = &node.spec else {
+        return &[];
+    };
+    match &spec.pod_cidrs {
+        Some(cidrs) if !cidrs.is_empty() => cidrs,
+        _ => spec.pod_cidr.as_slice(),
+    }
+}
+
+/// How many pod IPs its kubelet says are allocated, if it says so. What is not a number is no report.
+pub fn allocated(node: &Node) -> Option<u64> {
+    let annotations = node.metadata.annotations.as_ref()?;
+    annotations.get(POD_IPS_ALLOCATED)?.parse().ok()
+}
+
+/// Whether the pod shares its node's network, and so takes no pod IP.
+pub fn is_host_network(pod: &Pod) -> bool {
+    let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network);
+    host_network.unwrap_or_default()
+}
+
+/// Whether the pod runs no more and never will again, so that its address is free: it Succeeded or Failed.
+pub fn is_terminal(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
