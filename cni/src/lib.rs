@@ -9,6 +9,7 @@
 //! [`skel`] for what all plugin programs share.
 #![warn(missing_docs)]
 
+mod attach;
 pub mod bridge;
 pub mod host_local;
 pub mod loopback;

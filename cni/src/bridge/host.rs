@@ -1,21 +1,14 @@
 //! The host's side: the bridge, its port, its address.
 
-use std::{
-    collections::hash_map::RandomState,
-    fs::File,
-    hash::{BuildHasher, Hasher},
-    os::fd::AsFd,
-    thread,
-    time::Duration,
-};
+use std::{thread, time::Duration};
 
 use ipnet::IpNet;
 
 use super::config::Config;
 use crate::{
-    netlink::{Bridge, Link, Netlink, NetlinkError, OperState, Request, Veth},
-    skel::{Call, text},
-    sysctl,
+    attach::{accept_no_router_advertisements, enable_forwarding},
+    netlink::{Bridge, Link, Netlink, NetlinkError, OperState, Request},
+    skel::text,
     types::{CniError, CniResult},
 };
 
@@ -61,63 +54,6 @@ pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Li
     Ok(bridge)
 }
 
-/// Makes the pair: this end is a port of the bridge, the other one is in the container. Returns the
-/// index of this end.
-pub(super) fn create_veth(
-    netlink: &mut Netlink,
-    config: &Config,
-    call: &Call,
-    netns: &File,
-    bridge: u32,
-) -> Result<u32, CniError> {
-    const ATTEMPTS: u32 = 10;
-    let mut outcome = Err(CniError::internal("failed to find a unique veth name"));
-    for _ in 0..ATTEMPTS {
-        let name = format!("veth{:08x}", random());
-        let veth = Veth {
-            name: &name,
-            peer_name: &call.ifname,
-            peer_netns: Some(netns.as_fd()),
-            mtu: config.mtu,
-            mac: None,
-            peer_mac: config.mac,
-            controller: Some(bridge),
-            up: true,
-        };
-        let created = netlink
-            .execute([Request::create_veth(&veth)])
-            .and_then(|()| netlink.link(&name));
-        match created {
-            Ok(Some(link)) => {
-                accept_no_router_advertisements(&name);
-                return Ok(link.index);
-            }
-            Ok(None) => {
-                outcome = Err(CniError::internal(format!(
-                    "failed to lookup {name:?}: Link not found"
-                )))
-            }
-            Err(error) => {
-                outcome = Err(failed(&error));
-                if !error.is_exists() {
-                    break;
-                }
-            }
-        }
-    }
-    outcome
-}
-
-/// Deletes this end, and with it the other one. It is the last act of an ADD that has failed already.
-pub(super) fn delete(netlink: &mut Netlink, index: u32) {
-    if let Err(error) = netlink.execute([Request::delete_link(index)]) {
-        _ = std::io::Write::write_all(
-            &mut std::io::stderr(),
-            format!("{}\n", text(&error)).as_bytes(),
-        );
-    }
-}
-
 pub(super) fn configure_port(
     netlink: &mut Netlink,
     config: &Config,
@@ -140,7 +76,6 @@ pub(super) fn configure_gateway(
     bridge: u32,
     result: &CniResult,
 ) -> Result<(), CniError> {
-    let mut forwards = (false, false);
     for ip in &result.ips {
         let Some(gateway) = ip
             .gateway
@@ -150,25 +85,10 @@ pub(super) fn configure_gateway(
         };
         ensure_address(netlink, config, bridge, gateway)
             .map_err(|error| CniError::internal(format!("failed to set bridge addr: {error}")))?;
-        let is_v4 = gateway.addr().is_ipv4();
-        forwards = (forwards.0 | is_v4, forwards.1 | !is_v4);
     }
-    let enable = |key: &str| {
-        if sysctl::read(key).is_ok_and(|value| value == "1") {
-            return Ok(());
-        }
-        let written = sysctl::write(key, "1");
-        written.map_err(|error| {
-            CniError::internal(format!("failed to enable forwarding: {}", text(&error)))
-        })
-    };
-    if forwards.0 {
-        enable("net/ipv4/ip_forward")?;
-    }
-    if forwards.1 {
-        enable("net/ipv6/conf/all/forwarding")?;
-    }
-    Ok(())
+    enable_forwarding(result.ips.iter().filter_map(|ip| ip.gateway)).map_err(|error| {
+        CniError::internal(format!("failed to enable forwarding: {}", text(&error)))
+    })
 }
 
 /// One IPv4 address, and IPv6 addresses whose subnets do not overlap.
@@ -233,15 +153,4 @@ pub(super) fn wait_until_up(netlink: &mut Netlink, port: u32) -> Result<(), CniE
         "bridge port in error state: {}",
         format!("{state:?}").to_lowercase()
     )))
-}
-
-/// A bridge and its ports are no routers' clients. A host without IPv6 has no such setting.
-fn accept_no_router_advertisements(link: &str) {
-    _ = sysctl::write(&format!("net/ipv6/conf/{link}/accept_ra"), "0");
-}
-
-fn random() -> u32 {
-    // Keyed by the system's random numbers, anew for each state.
-    let bits = RandomState::new().build_hasher().finish();
-    u32::try_from(bits >> 32).unwrap_or_default()
 }

@@ -6,7 +6,6 @@
 
 mod check;
 mod config;
-mod container;
 mod host;
 
 use std::{fs::File, path::Path};
@@ -15,6 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::config::Config;
 use crate::{
+    attach::{container, veth},
     netlink::Netlink,
     netns,
     skel::{Call, Ipam, Plugin, text},
@@ -41,22 +41,7 @@ impl Plugin for BridgePlugin {
         let Some(ipam) = Ipam::new(call, &config.ipam) else {
             return attach(call, &config, &netns, CniResult::default());
         };
-        let addresses = ipam.add()?;
-        let attached = if addresses.ips.is_empty() {
-            Err(CniError::internal("IPAM plugin returned missing IP config"))
-        } else {
-            attach(call, &config, &netns, addresses)
-        };
-        attached.map_err(|error| match ipam.del() {
-            Ok(()) => error,
-            Err(leak) => CniError {
-                msg: format!(
-                    "{}; giving its addresses back failed too: {leak}",
-                    error.msg
-                ),
-                ..error
-            },
-        })
+        ipam.add_for(|addresses| attach(call, &config, &netns, addresses))
     }
 
     /// The link goes first, so that nobody is given an address that is still in use.
@@ -94,7 +79,14 @@ fn attach(
 ) -> Result<CniResult, CniError> {
     let mut netlink = Netlink::open().map_err(|error| CniError::internal(text(&error)))?;
     let bridge = host::ensure_bridge(&mut netlink, config)?;
-    let host_end = host::create_veth(&mut netlink, config, call, netns, bridge.index)?;
+    let pair = veth::Pair {
+        netns,
+        ifname: &call.ifname,
+        mtu: config.mtu,
+        mac: config.mac,
+        controller: Some(bridge.index),
+    };
+    let host_end = veth::create(&mut netlink, pair)?;
     complete(config, &mut result);
     let finished = finish(
         call,
@@ -113,7 +105,7 @@ fn attach(
             Ok(result)
         }
         Err(error) => {
-            host::delete(&mut netlink, host_end);
+            veth::delete(&mut netlink, host_end);
             Err(error)
         }
     }
@@ -130,7 +122,11 @@ fn finish(
 ) -> Result<Vec<Interface>, CniError> {
     host::configure_port(netlink, config, host_end)?;
     if config.container_interface_up {
-        container::configure(netns, config, &call.ifname, result)?;
+        let ask = config.duplicate_address_detection;
+        container::inside(netns, |netlink| {
+            let index = container::set_addresses(netlink, &call.ifname, result, ask)?;
+            container::add_routes(netlink, index, result)
+        })?;
     }
     if config.is_gateway {
         host::configure_gateway(netlink, config, bridge, result)?;
@@ -138,22 +134,10 @@ fn finish(
     if config.container_interface_up {
         host::wait_until_up(netlink, host_end)?;
     }
-    let host = |netlink: &mut Netlink, index| -> Result<Interface, CniError> {
-        let link = netlink
-            .link_by_index(index)
-            .map_err(|error| CniError::internal(text(&error)))?;
-        let link = link.ok_or_else(|| CniError::internal(format!("link {index} is gone")))?;
-        Ok(Interface {
-            mac: link.mac_text(),
-            mtu: link.mtu,
-            name: link.name,
-            ..Interface::default()
-        })
-    };
     let container = container::describe(netns, &call.ifname, &call.netns)?;
     Ok(vec![
-        host(netlink, bridge)?,
-        host(netlink, host_end)?,
+        veth::describe(netlink, bridge)?,
+        veth::describe(netlink, host_end)?,
         container,
     ])
 }

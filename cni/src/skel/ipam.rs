@@ -36,6 +36,32 @@ impl<'a> Ipam<'a> {
         })
     }
 
+    /// Gets addresses for an attachment that `attach` makes, and gives them back if it fails.
+    ///
+    /// # Errors
+    /// As [`Self::add`], when there are none, and those of `attach`.
+    pub fn add_for(
+        self,
+        attach: impl FnOnce(CniResult) -> Result<CniResult, CniError>,
+    ) -> Result<CniResult, CniError> {
+        let addresses = self.add()?;
+        let attached = if addresses.ips.is_empty() {
+            Err(CniError::internal("IPAM plugin returned missing IP config"))
+        } else {
+            attach(addresses)
+        };
+        attached.map_err(|error| match self.del() {
+            Ok(()) => error,
+            Err(leak) => CniError {
+                msg: format!(
+                    "{}; giving its addresses back failed too: {leak}",
+                    error.msg
+                ),
+                ..error
+            },
+        })
+    }
+
     /// Gives them back.
     ///
     /// # Errors

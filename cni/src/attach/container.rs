@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::config::Config;
 use crate::{
     netlink::{self, Netlink, NetlinkError, Request},
     netns,
@@ -23,7 +22,7 @@ fn failed(error: &NetlinkError) -> CniError {
 }
 
 /// Runs `f` on a thread in the container's namespace.
-fn inside<T: Send>(
+pub(crate) fn inside<T: Send>(
     netns: &File,
     f: impl FnOnce(&mut Netlink) -> Result<T, CniError> + Send,
 ) -> Result<T, CniError> {
@@ -37,7 +36,7 @@ fn inside<T: Send>(
 }
 
 /// Asked before anything is made: what is there belongs to an earlier ADD.
-pub(super) fn refuse_existing(netns: &Path, ifname: &str) -> Result<(), CniError> {
+pub(crate) fn refuse_existing(netns: &Path, ifname: &str) -> Result<(), CniError> {
     let existing = Netlink::open_in(netns).and_then(|mut netlink| netlink.link(ifname));
     match existing.map_err(|error| failed(&error))? {
         None => Ok(()),
@@ -48,7 +47,7 @@ pub(super) fn refuse_existing(netns: &Path, ifname: &str) -> Result<(), CniError
 }
 
 /// Deletes the interface. A namespace or an interface that is gone is success.
-pub(super) fn delete(path: &Path, ifname: &str) -> Result<(), CniError> {
+pub(crate) fn delete(path: &Path, ifname: &str) -> Result<(), CniError> {
     if path.as_os_str().is_empty() {
         return Ok(());
     }
@@ -68,44 +67,47 @@ pub(super) fn delete(path: &Path, ifname: &str) -> Result<(), CniError> {
     delete().map_err(|error| failed(&error))
 }
 
-/// Gives the interface its addresses and routes, and sets it up.
-pub(super) fn configure(
-    netns: &File,
-    config: &Config,
+/// Gives the interface its addresses and sets it up. Returns its index.
+pub(crate) fn set_addresses(
+    netlink: &mut Netlink,
     ifname: &str,
     result: &CniResult,
+    detect_duplicates: bool,
+) -> Result<u32, CniError> {
+    let link = netlink.link(ifname).map_err(|error| failed(&error))?;
+    let link = link.ok_or_else(|| {
+        CniError::internal(format!("failed to lookup {ifname:?}: Link not found"))
+    })?;
+    let has_v6 = result.ips.iter().any(|ip| ip.address.addr().is_ipv6());
+    settings(ifname, has_v6, detect_duplicates)
+        .map_err(|error| CniError::internal(text(&error)))?;
+    let addresses = result.ips.iter();
+    let mut requests: Vec<_> = addresses
+        .map(|ip| Request::add_address(link.index, ip.address))
+        .collect();
+    requests.push(Request::up(link.index));
+    netlink.execute(requests).map_err(|error| failed(&error))?;
+    let is_v6 = |gateway: IpAddr| gateway.is_ipv6();
+    if result.ips.iter().any(|ip| ip.gateway.is_some_and(is_v6)) {
+        wait_for_addresses(netlink, link.index)?;
+    }
+    Ok(link.index)
+}
+
+/// Adds the routes that IPAM asks for.
+pub(crate) fn add_routes(
+    netlink: &mut Netlink,
+    index: u32,
+    result: &CniResult,
 ) -> Result<(), CniError> {
-    inside(netns, |netlink| {
-        let link = netlink.link(ifname).map_err(|error| failed(&error))?;
-        let link = link.ok_or_else(|| {
-            CniError::internal(format!("failed to lookup {ifname:?}: Link not found"))
-        })?;
-        let has_v6 = result.ips.iter().any(|ip| ip.address.addr().is_ipv6());
-        settings(ifname, has_v6, config.duplicate_address_detection)
-            .map_err(|error| CniError::internal(text(&error)))?;
-        let mut requests: Vec<_> = result
-            .ips
-            .iter()
-            .map(|ip| Request::add_address(link.index, ip.address))
-            .collect();
-        requests.push(Request::up(link.index));
-        netlink.execute(requests).map_err(|error| failed(&error))?;
-        if result
-            .ips
-            .iter()
-            .any(|ip| ip.gateway.is_some_and(|gateway| gateway.is_ipv6()))
-        {
-            wait_for_addresses(netlink, link.index)?;
+    for route in routes(index, result) {
+        match netlink.execute([Request::add_route(&route)]) {
+            // IPAM may name one twice, or one that an address brings; the first one holds.
+            Err(error) if error.is_exists() => {}
+            other => other.map_err(|error| failed(&error))?,
         }
-        for route in routes(link.index, result) {
-            match netlink.execute([Request::add_route(&route)]) {
-                // IPAM may name one twice, or one that an address brings; the first one holds.
-                Err(error) if error.is_exists() => {}
-                other => other.map_err(|error| failed(&error))?,
-            }
-        }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// What must be set before the interface is up.
@@ -182,7 +184,7 @@ fn wait_for_addresses(netlink: &mut Netlink, index: u32) -> Result<(), CniError>
 }
 
 /// The interface as the result shows it.
-pub(super) fn describe(netns: &File, ifname: &str, sandbox: &str) -> Result<Interface, CniError> {
+pub(crate) fn describe(netns: &File, ifname: &str, sandbox: &str) -> Result<Interface, CniError> {
     let link = inside(netns, |netlink| {
         netlink.link(ifname).map_err(|error| failed(&error))
     })?;
