@@ -1,8 +1,11 @@
 //! The configuration of host-local: read, completed and checked, with the reference's texts.
 
-use std::{collections::BTreeSet, net::IpAddr, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    path::{Component, Path, PathBuf},
+};
 
-use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::range::{RangeSet, RangeSpec};
@@ -158,7 +161,7 @@ impl Config {
     /// The network's directory of leases.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
-        self.data_dir.join(&self.name)
+        clean(&self.data_dir.join(&self.name))
     }
 
     fn read(stdin: &[u8], cni_args: &str) -> Result<Self, String> {
@@ -173,8 +176,7 @@ impl Config {
             args,
         } = document;
         let ipam = ipam.ok_or("IPAM config missing 'ipam' key")?;
-        let parse =
-            |text: &str| requested_ip(text).map_err(|_| format!("invalid IP address {text}"));
+        let parse = |text: &str| requested_ip(text);
         let wish = cni_arg(cni_args, "IP", parse)?;
         let mut requested: Vec<_> = wish.into_iter().collect();
         for text in args.cni.ips.iter().chain(&runtimeconfig.ips) {
@@ -223,16 +225,31 @@ impl Config {
     }
 }
 
+/// A path without `.` and `..`, by its text alone: what the reference, and so everybody, uses.
+fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if clean.file_name().is_some() => _ = clean.pop(),
+            Component::ParentDir if clean.has_root() => {}
+            part => clean.push(part),
+        }
+    }
+    clean
+}
+
 /// `a.b.c.d` or `a.b.c.d/n`; the length is ignored.
 fn requested_ip(text: &str) -> Result<IpAddr, String> {
     if text.is_empty() {
         return Err("cannot understand ip: IP <nil> not v4 nor v6".to_owned());
     }
+    let invalid = || format!("invalid IP address {text}");
     if text.contains('/') {
-        let net: IpNet = crate::types::parse_cidr(text)?;
-        return Ok(net.addr().to_canonical());
+        let net = crate::types::parse_cidr(text).map_err(|_| invalid());
+        return net.map(|net| net.addr().to_canonical());
     }
-    parse_ip(text)
+    parse_ip(text).map_err(|_| invalid())
 }
 
 /// `cni.dev/valid-attachments` of a GC: absent is not the same as empty.

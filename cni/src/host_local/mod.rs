@@ -59,10 +59,14 @@ impl Plugin for HostLocal {
         let config = Config::parse(&call.stdin, &call.args)?;
         let store = Store::open(&config.dir()).map_err(CniError::internal)?;
         let mut locked = store.lock().map_err(CniError::internal)?;
-        let released = locked.retain(|lease| !lease.is_of(&call.container_id, &call.ifname));
-        if released.map_err(CniError::internal)?.is_empty() {
-            let released = locked.retain(|lease| !lease.is_legacy_of(&call.container_id));
-            released.map_err(CniError::internal)?;
+        // The reference does this once for each set, and so finds what an old release wrote with the
+        // second, if not with the first.
+        for _ in &config.sets {
+            let released = locked.retain(|lease| !lease.is_of(&call.container_id, &call.ifname));
+            if released.map_err(CniError::internal)?.is_empty() {
+                let released = locked.retain(|lease| !lease.is_legacy_of(&call.container_id));
+                released.map_err(CniError::internal)?;
+            }
         }
         Ok(())
     }

@@ -1,6 +1,10 @@
 //! A resolver's configuration, as the reference reads it.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::Path,
+};
 
 use super::store::go_path_error;
 use crate::types::Dns;
@@ -9,7 +13,10 @@ use crate::types::Dns;
 const MAX_LINE: usize = 64 * 1024;
 
 pub(super) fn read(path: &Path) -> io::Result<Dns> {
-    let text = fs::read(path).map_err(|error| go_path_error("open", path, &error))?;
+    let mut file = fs::File::open(path).map_err(|error| go_path_error("open", path, &error))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)
+        .map_err(|error| go_path_error("read", path, &error))?;
     parse(&String::from_utf8_lossy(&text))
 }
 

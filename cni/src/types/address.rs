@@ -21,8 +21,15 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
 /// # Errors
 /// Go's text.
 pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
-    text.parse::<IpNet>()
-        .map_err(|_| format!("invalid CIDR address: {text}"))
+    let parse = || {
+        let (ip, length) = text.split_once('/')?;
+        // Zeros may lead the length, but nothing else.
+        if !length.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        IpNet::new(ip.parse().ok()?, length.parse().ok()?).ok()
+    };
+    parse().ok_or_else(|| format!("invalid CIDR address: {text}"))
 }
 
 /// A network of IPv4-mapped IPv6 addresses is one of IPv4, as where Go prints it.

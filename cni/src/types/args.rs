@@ -41,6 +41,10 @@ pub(crate) fn cni_args<T, const N: usize>(
             )
         };
         match key {
+            // The reference keeps its answers in a structure, and takes a name of a part of it for a key.
+            "CommonArgs" => {
+                return Err("ARGS: cannot unmarshal into field 'CommonArgs' - type '*types.CommonArgs' does not implement encoding.TextUnmarshaler".to_owned());
+            }
             "IgnoreUnknown" => {
                 ignore_unknown = match value.to_lowercase().as_str() {
                     "1" | "true" => true,

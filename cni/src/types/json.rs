@@ -78,7 +78,8 @@ impl<'de> Visitor<'de> for FoldVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some((key, Folded(value))) = entries.next_entry::<String, Folded>()? {
-            let key = key.to_lowercase();
+            // Go folds as Unicode does: the long s is an s.
+            let key = key.to_lowercase().replace('\u{17f}', "s");
             match (map.get_mut(&key), value) {
                 (Some(Value::Object(old)), Value::Object(new)) => old.extend(new),
                 (_, Value::Null) if key == "subnet" || key == "dst" => {

@@ -380,8 +380,9 @@ impl From<&CniResult> for WireLegacy {
                 .ips
                 .iter()
                 .find(|ip| ip.address.addr().is_ipv4() == is_v4)?;
+            // What has no destination counts as IPv6, as it does not look like IPv4.
             let of_family =
-                |route: &&Route| route.dst.is_some_and(|dst| dst.addr().is_ipv4() == is_v4);
+                |route: &&Route| route.dst.is_some_and(|dst| dst.addr().is_ipv4()) == is_v4;
             let routes = result.routes.iter().filter(of_family);
             Some(WireLegacyIp {
                 ip: Some(ip.address),
