@@ -15,6 +15,7 @@ pub mod host_local;
 pub mod loopback;
 pub mod netlink;
 pub mod netns;
+pub mod ptp;
 pub mod runtime;
 pub mod skel;
 pub mod static_ipam;

@@ -1,5 +1,6 @@
 //! What plugins share that attach a container by a veth pair.
 
+pub(crate) mod check;
 pub(crate) mod container;
 pub(crate) mod veth;
 

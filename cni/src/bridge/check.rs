@@ -1,10 +1,9 @@
 //! CHECK: is everything as the previous result says.
 
-use std::path::Path;
-
 use super::config::Config;
 use crate::{
-    netlink::{Link, Netlink, NetlinkError},
+    attach::check::{differs, find_container_faults},
+    netlink::{Netlink, NetlinkError},
     skel::{Call, text},
     types::{CniError, CniResult, Interface},
 };
@@ -62,39 +61,5 @@ fn find_faults(
             None => return Ok(Some(format!("link {} not found", port.name))),
         }
     }
-    let mut inside = Netlink::open_in(Path::new(&call.netns))?;
-    let Some(link) = inside.link(&call.ifname)? else {
-        return Ok(Some(format!(
-            "link {} not found in {}",
-            call.ifname, call.netns
-        )));
-    };
-    if let Some(fault) = differs(container, &link) {
-        return Ok(Some(fault));
-    }
-    let addresses = inside.addresses(link.index)?;
-    let missing = previous
-        .ips
-        .iter()
-        .find(|ip| !addresses.iter().any(|address| address.net == ip.address));
-    if let Some(ip) = missing {
-        return Ok(Some(format!(
-            "address {} not found on {}",
-            ip.address, call.ifname
-        )));
-    }
-    let routes = inside.routes()?;
-    let is_there = |dst: &ipnet::IpNet| routes.iter().any(|route| route.destination == dst.trunc());
-    let missing = previous
-        .routes
-        .iter()
-        .filter_map(|route| route.dst)
-        .find(|dst| !is_there(dst));
-    Ok(missing.map(|dst| format!("route to {dst} not found in {}", call.netns)))
-}
-
-fn differs(expected: &Interface, link: &Link) -> Option<String> {
-    let (Interface { name, mac, .. }, found) = (expected, link.mac_text());
-    let differs = !mac.is_empty() && !mac.eq_ignore_ascii_case(&found);
-    differs.then(|| format!("link {name} has the hardware address {found}, expected {mac}"))
+    find_container_faults(call, container, previous)
 }

@@ -43,12 +43,17 @@ pub struct Route {
     pub table: u32,
     /// The gateway is reached over the link though no address of it says so.
     pub onlink: bool,
+    /// The address that packets without one are sent from.
+    pub source: Option<IpAddr>,
 }
 
 impl Route {
     /// The main routing table.
     pub const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
-    const SCOPE_LINK: u8 = 253;
+    /// Scope: what is on a link.
+    pub const SCOPE_LINK: u8 = 253;
+    /// Scope: this machine itself.
+    pub const SCOPE_HOST: u8 = 254;
 
     /// A route through a gateway, in the main table, of protocol [`protocol::STATIC`].
     #[must_use]
@@ -62,6 +67,7 @@ impl Route {
             priority: None,
             table: Self::MAIN,
             onlink: false,
+            source: None,
         }
     }
 
@@ -77,6 +83,7 @@ impl Route {
             priority: None,
             table: Self::MAIN,
             onlink: false,
+            source: None,
         }
     }
 
@@ -90,6 +97,7 @@ impl Route {
             priority,
             table,
             onlink,
+            source,
         } = *self;
         let mut message = RouteMessage::default();
         let header = &mut message.header;
@@ -112,6 +120,7 @@ impl Route {
         }
         attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
         attributes.extend(index.map(RouteAttribute::Oif));
+        attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
         attributes.extend(priority.map(RouteAttribute::Priority));
         if u8::try_from(table).is_err() {
             attributes.push(RouteAttribute::Table(table));
@@ -197,6 +206,7 @@ fn decode(message: RouteNetlinkMessage) -> Option<Route> {
         priority: None,
         table: header.table.into(),
         onlink: header.flags.contains(RouteFlags::Onlink),
+        source: None,
     };
     for attribute in message.attributes {
         match attribute {
@@ -206,6 +216,7 @@ fn decode(message: RouteNetlinkMessage) -> Option<Route> {
             }
             RouteAttribute::Gateway(address) => route.gateway = ip(&address),
             RouteAttribute::Oif(index) => route.index = Some(index),
+            RouteAttribute::PrefSource(address) => route.source = ip(&address),
             RouteAttribute::Priority(priority) => route.priority = Some(priority),
             RouteAttribute::Table(table) => route.table = table,
             RouteAttribute::MultiPath(_) => return None,

@@ -1,0 +1,255 @@
+//! The plugin `ptp`: a veth pair between the container and the host, and routes over it.
+//!
+//! The contract is the reference plugin of that name. The container's subnet is not on the link: everything
+//! goes through the gateway, which is the host's end. What differs is order: whether the interface exists is
+//! asked before anything is got or made, and what a failed ADD has made is taken back, the pair included.
+
+use std::{collections::BTreeSet, fs::File, net::IpAddr, path::Path};
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use crate::{
+    attach::{check::find_container_faults, container, enable_forwarding, veth},
+    netlink::{Netlink, NetlinkError, Request, Route, protocol},
+    netns,
+    skel::{Call, Ipam, Plugin, previous_result, text},
+    types::{CniError, CniResult, Dns, IpConfig, code, json},
+};
+
+/// The plugin.
+#[derive(Debug, Clone, Copy)]
+pub struct Ptp;
+
+impl Plugin for Ptp {
+    fn name(&self) -> &'static str {
+        "ptp"
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, CniError> {
+        let config = Config::parse(call)?;
+        if config.ipmasq {
+            let msg = "this version of the ptp plugin does not support ipMasq";
+            return Err(CniError::new(code::INVALID_CONFIG, msg));
+        }
+        let ipam = config.ipam(call)?;
+        let path = Path::new(&call.netns);
+        let netns = netns::open(path).map_err(|error| {
+            CniError::internal(format!("failed to open netns {path:?}: {}", error.source))
+        })?;
+        container::refuse_existing(path, &call.ifname)?;
+        ipam.add_for(|addresses| attach(call, &config, &netns, addresses))
+    }
+
+    /// The link goes first, so that nobody is given an address that is still in use.
+    fn del(&self, call: &Call) -> Result<(), CniError> {
+        let config = Config::parse(call)?;
+        let deleted = container::delete(Path::new(&call.netns), &call.ifname);
+        // Addresses are given back also when the link could not be deleted: a DEL is not repeated for ever.
+        let released = config.ipam(call).and_then(Ipam::del);
+        deleted.and(released)
+    }
+
+    fn check(&self, call: &Call) -> Result<(), CniError> {
+        let config = Config::parse(call)?;
+        config.ipam(call)?.forward("CHECK")?;
+        let previous = previous_result(call)?
+            .ok_or_else(|| CniError::internal("ptp: Required prevResult missing"))?;
+        let is_ours = |name: &str, sandbox: &str| name == call.ifname && sandbox == call.netns;
+        let mut interfaces = previous.interfaces.iter();
+        let container = interfaces.find(|i| is_ours(&i.name, &i.sandbox));
+        let container = container.ok_or_else(|| {
+            CniError::internal(format!(
+                "Sandbox in prevResult  doesn't match configured netns: {}",
+                call.netns
+            ))
+        })?;
+        find_container_faults(call, container, &previous)
+            .map_err(|error| failed(&error))?
+            .map_or(Ok(()), |fault| Err(CniError::internal(fault)))
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), CniError> {
+        Config::parse(call)?.ipam(call)?.forward("GC")
+    }
+
+    fn status(&self, call: &Call) -> Result<(), CniError> {
+        Config::parse(call)?.ipam(call)?.forward("STATUS")
+    }
+}
+
+// Read with folded keys, so the names here are lower case.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    ipmasq: bool,
+    mtu: u32,
+    ipam: IpamSection,
+    dns: Dns,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct IpamSection {
+    r#type: String,
+}
+
+impl Config {
+    fn parse(call: &Call) -> Result<Self, CniError> {
+        let undecodable = |error: &serde_json::Error| {
+            CniError::internal(format!("failed to load netconf: {}", json::go_error(error)))
+        };
+        let folded = json::parse_folded(&call.stdin).map_err(|error| undecodable(&error))?;
+        serde_json::from_value(folded).map_err(|error| undecodable(&error))
+    }
+
+    fn ipam<'a>(&'a self, call: &'a Call) -> Result<Ipam<'a>, CniError> {
+        Ipam::new(call, &self.ipam.r#type)
+            .ok_or_else(|| CniError::internal("no plugin name provided"))
+    }
+}
+
+fn failed(error: &NetlinkError) -> CniError {
+    CniError::internal(text(error))
+}
+
+/// Makes the pair for addresses that are got already; leaves none behind on failure.
+fn attach(
+    call: &Call,
+    config: &Config,
+    netns: &File,
+    mut result: CniResult,
+) -> Result<CniResult, CniError> {
+    let ends = ends(&result.ips)?;
+    enable_forwarding(result.ips.iter().map(|ip| ip.address.addr())).map_err(|error| {
+        CniError::internal(format!("Could not enable IP forwarding: {}", text(&error)))
+    })?;
+    let mut netlink = Netlink::open().map_err(|error| failed(&error))?;
+    let pair = veth::Pair {
+        netns,
+        ifname: &call.ifname,
+        mtu: Some(config.mtu).filter(|mtu| *mtu != 0),
+        mac: None,
+        controller: None,
+    };
+    let host_end = veth::create(&mut netlink, pair)?;
+    for ip in &mut result.ips {
+        ip.interface = Some(1);
+    }
+    let finish = |netlink: &mut Netlink| {
+        configure_container(netns, &call.ifname, &ends, &result)?;
+        configure_host(netlink, host_end, &ends)?;
+        Ok(vec![
+            veth::describe(netlink, host_end)?,
+            container::describe(netns, &call.ifname, &call.netns)?,
+        ])
+    };
+    match finish(&mut netlink) {
+        Ok(interfaces) => {
+            result.interfaces = interfaces;
+            if !config.dns.is_empty() {
+                result.dns = config.dns.clone();
+            }
+            Ok(result)
+        }
+        Err(error) => {
+            veth::delete(&mut netlink, host_end);
+            Err(error)
+        }
+    }
+}
+
+/// An address of the container, and the one of the host's end that it reaches everything through.
+struct Ends {
+    container: IpNet,
+    gateway: IpAddr,
+}
+
+fn ends(ips: &[IpConfig]) -> Result<Vec<Ends>, CniError> {
+    let end = |ip: &IpConfig| match ip.gateway {
+        Some(gateway) if gateway.is_ipv4() == ip.address.addr().is_ipv4() => Ok(Ends {
+            container: ip.address,
+            gateway,
+        }),
+        _ => Err(CniError::internal(format!(
+            "address {} has no gateway of its family from the IPAM plugin, and ptp needs one",
+            ip.address
+        ))),
+    };
+    ips.iter().map(end).collect()
+}
+
+/// Addresses, and in place of the route that each of them brings one to the gateway on the link, and one
+/// to the subnet through the gateway.
+fn configure_container(
+    netns: &File,
+    ifname: &str,
+    ends: &[Ends],
+    result: &CniResult,
+) -> Result<(), CniError> {
+    container::inside(netns, |netlink| {
+        let index = container::set_addresses(netlink, ifname, result, false)?;
+        let route = |destination, source| Route {
+            protocol: protocol::BOOT,
+            source: Some(source),
+            ..Route::on_link(destination, index)
+        };
+        let add = |netlink: &mut Netlink, route: &Route| {
+            match netlink.execute([Request::add_route(route)]) {
+                // Two addresses may have one gateway, or one subnet; the first one holds.
+                Err(error) if error.is_exists() => Ok(()),
+                other => other.map_err(|error| failed(&error)),
+            }
+        };
+        for Ends { container, gateway } in ends {
+            add(netlink, &route(IpNet::from(*gateway), container.addr()))?;
+        }
+        // IPAM's routes may be through others of the subnet, which are on the link only until now.
+        container::add_routes(netlink, index, result)?;
+        for Ends { container, gateway } in ends {
+            if container.prefix_len() == container.max_prefix_len() {
+                continue; // It brought no route.
+            }
+            let brought = Route {
+                protocol: protocol::KERNEL,
+                ..Route::on_link(*container, index)
+            };
+            match netlink.execute([Request::delete_route(&brought)]) {
+                Err(error) if error.is_not_found() => {}
+                other => other.map_err(|error| failed(&error))?,
+            }
+            let through = Route {
+                gateway: Some(*gateway),
+                ..route(*container, container.addr())
+            };
+            add(netlink, &through)?;
+        }
+        Ok(())
+    })
+}
+
+/// The gateways' addresses, and a route to each address of the container.
+fn configure_host(netlink: &mut Netlink, index: u32, ends: &[Ends]) -> Result<(), CniError> {
+    let gateways: BTreeSet<_> = ends.iter().map(|end| end.gateway).collect();
+    // The pair has just been made: nobody on it can have the address.
+    let addresses = gateways
+        .into_iter()
+        .map(|gateway| Request::add_address_unasked(index, IpNet::from(gateway)));
+    netlink.execute(addresses).map_err(|error| {
+        CniError::internal(format!("failed to add IP addr to veth: {}", text(&error)))
+    })?;
+    for Ends { container, .. } in ends {
+        let route = Route {
+            protocol: protocol::BOOT,
+            scope: container.addr().is_ipv4().then_some(Route::SCOPE_HOST),
+            ..Route::on_link(IpNet::from(container.addr()), index)
+        };
+        match netlink.execute([Request::add_route(&route)]) {
+            Err(error) if error.is_exists() => {}
+            other => other.map_err(|error| {
+                CniError::internal(format!("failed to add route on host: {}", text(&error)))
+            })?,
+        }
+    }
+    Ok(())
+}
