@@ -11,69 +11,11 @@ use std::{
 };
 
 use podplane_cni::{Attachment, Runtime, RuntimeError, ValidAttachment, runtime::PluginError};
-use serde_json::{Value, json};
-use support::list;
-use tempfile::TempDir;
-
-/// A directory of plugins and a runtime for them.
-struct Bench {
-    dir: TempDir,
-    runtime: Runtime,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let runtime = Runtime {
-            bin_dirs: vec!["/no/such/dir".into(), dir.path().join("bin")],
-            cache_dir: dir.path().join("cache"),
-            node_netns: None,
-            timeout: Duration::from_secs(20),
-        };
-        fs::create_dir(dir.path().join("bin")).unwrap();
-        Self { dir, runtime }
-    }
-
-    /// A plugin that notes `<name> <command>`, keeps its input, and then does as told.
-    fn plugin(&self, name: &str, body: &str) {
-        let dir = self.dir.path().display();
-        let script = format!(
-            "#!/bin/sh\necho \"{name} $CNI_COMMAND\" >> {dir}/calls\ncat > {dir}/{name}.$CNI_COMMAND.json\nenv > {dir}/{name}.env\n{body}\n"
-        );
-        let path = self.dir.path().join("bin").join(name);
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    fn calls(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default();
-        _ = fs::remove_file(self.dir.path().join("calls"));
-        text.lines().map(str::to_owned).collect()
-    }
-
-    fn input(&self, name: &str, command: &str) -> Value {
-        let path = self.dir.path().join(format!("{name}.{command}.json"));
-        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-    }
-
-    fn cached(&self) -> usize {
-        fs::read_dir(self.dir.path().join("cache/results")).map_or(0, Iterator::count)
-    }
-}
-
-const RESULT: &str = r#"if [ $CNI_COMMAND = ADD ]; then echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]}'; fi"#;
-
-fn network(version: &str, types: &[&str]) -> podplane_cni::NetworkConfigList {
-    let plugins: Vec<_> = types
-        .iter()
-        .map(|name| json!({"type": name, "capabilities": {"ips": true}}))
-        .collect();
-    list(&json!({"cniVersion": version, "name": "net", "plugins": plugins}))
-}
-
-fn pod() -> Attachment {
-    Attachment::new("pod", Some("/netns/pod".into()), "eth0")
-}
+use serde_json::json;
+use support::{
+    bench::{Bench, RESULT, network, pod},
+    list,
+};
 
 #[test]
 fn a_chain_passes_results_on_and_comes_back_in_reverse() {
@@ -353,13 +295,10 @@ fn a_missing_plugin_is_looked_for_and_nothing_is_run() {
             "plugin type=\"nope\" failed (add): failed to find plugin \"nope\" in path [{dirs}]"
         )
     );
-    assert!(matches!(
-        error,
-        RuntimeError::Plugin {
-            source: PluginError::NotFound { .. },
-            ..
-        }
-    ));
+    let RuntimeError::Plugin { source, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!(matches!(*source, PluginError::NotFound { .. }));
     assert_eq!(bench.calls(), ["first ADD", "first DEL"]);
     let error = bench
         .runtime
@@ -436,4 +375,328 @@ fn gc_deletes_what_is_not_valid_and_tells_the_plugins() {
         bench.input("p", "GC").get("cni.dev/valid-attachments"),
         None
     );
+}
+
+#[test]
+fn an_entry_of_another_attachment_is_left_alone() {
+    let bench = Bench::new();
+    bench.plugin("p", RESULT);
+    let (mut a, mut ab) = (network("1.0.0", &["p"]), network("1.0.0", &["p"]));
+    a.name = "a".to_owned();
+    ab.name = "a-b".to_owned();
+    // Both have the file a-b-c-eth0.
+    let theirs = Attachment::new("c", Some("/netns/c".into()), "eth0");
+    let ours = Attachment::new("b-c", Some("/netns/b-c".into()), "eth0");
+    bench.runtime.add(&ab, &theirs).unwrap();
+    assert_eq!(bench.runtime.cached_result(&a, &ours), None);
+    bench.runtime.del(&a, &ours).unwrap();
+    assert_eq!(bench.input("p", "DEL").get("prevResult"), None);
+    assert!(bench.runtime.cached_result(&ab, &theirs).is_some());
+}
+
+#[test]
+fn what_is_cached_is_handed_on_in_the_lists_version() {
+    let bench = Bench::new();
+    bench.plugin("p", RESULT);
+    bench
+        .runtime
+        .add(&network("1.0.0", &["p"]), &pod())
+        .unwrap();
+    let older = network("0.4.0", &["p"]);
+    bench.runtime.check(&older, &pod()).unwrap();
+    let previous = bench.input("p", "CHECK")["prevResult"].clone();
+    assert_eq!(
+        (&previous["cniVersion"], &previous["ips"][0]["version"]),
+        (&json!("0.4.0"), &json!("4"))
+    );
+    // Before 0.4.0 a DEL has none.
+    bench
+        .runtime
+        .del(&network("0.3.1", &["p"]), &pod())
+        .unwrap();
+    assert_eq!(bench.input("p", "DEL").get("prevResult"), None);
+    assert_eq!(bench.cached(), 0);
+}
+
+#[test]
+fn a_broken_entry_stops_a_check_and_nothing_else() {
+    let bench = Bench::new();
+    bench.plugin("p", RESULT);
+    let network = network("1.0.0", &["p"]);
+    bench.runtime.add(&network, &pod()).unwrap();
+    let path = bench.dir.path().join("cache/results/net-pod-eth0");
+    fs::write(&path, "").unwrap();
+    bench.calls();
+    let error = bench.runtime.check(&network, &pod()).unwrap_err();
+    assert_eq!(
+        error.message(),
+        "failed to get network \"net\" cached result: unexpected end of JSON input"
+    );
+    assert!(bench.runtime.cached().unwrap().is_empty());
+    // What may live is not taken down because a second ADD fails.
+    bench.plugin(
+        "p",
+        r#"if [ $CNI_COMMAND = ADD ]; then echo '{"code": 999, "msg": "duplicate"}'; exit 1; fi"#,
+    );
+    bench.runtime.add(&network, &pod()).unwrap_err();
+    assert_eq!(bench.calls(), ["p ADD"]);
+    bench.runtime.del(&network, &pod()).unwrap();
+    assert_eq!(bench.cached(), 0);
+}
+
+#[test]
+fn a_plugins_own_runtime_config_is_replaced_and_keys_match_in_any_case() {
+    let bench = Bench::new();
+    bench.plugin("p", RESULT);
+    let network = list(&json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+        {"Type": "p", "Capabilities": {"ips": true, "mac": false}, "runtimeConfig": {"old": 1}, "prevResult": {"old": 1}}
+    ]}));
+    let mut pod = pod();
+    for key in ["ips", "mac", "bandwidth"] {
+        pod.capability_args.insert(key.to_owned(), json!([]));
+    }
+    bench.runtime.add(&network, &pod).unwrap();
+    let input = bench.input("p", "ADD");
+    assert_eq!(input["runtimeConfig"], json!({"ips": []}));
+    let keys: Vec<_> = input.as_object().unwrap().keys().collect();
+    assert!(keys.is_sorted(), "{keys:?}");
+}
+
+#[test]
+fn results_take_the_version_of_the_configuration_if_they_have_none() {
+    let bench = Bench::new();
+    bench.plugin("p", r#"echo '{"ips": [{"address": "10.0.0.2/24"}]}'"#);
+    let result = bench
+        .runtime
+        .add(&network("1.0.0", &["p"]), &pod())
+        .unwrap();
+    assert_eq!(result.version.as_str(), "1.0.0");
+    bench.plugin("p", "echo null");
+    let result = bench
+        .runtime
+        .add(&network("1.1.0", &["p"]), &pod())
+        .unwrap();
+    assert_eq!((result.version.as_str(), result.ips.len()), ("1.1.0", 0));
+}
+
+#[test]
+fn the_switches_of_a_list_keep_plugins_from_being_run() {
+    let bench = Bench::new();
+    bench.plugin("p", RESULT);
+    let mut network = network("1.1.0", &["p"]);
+    bench.runtime.add(&network, &pod()).unwrap();
+    network.disable_check = true;
+    network.disable_gc = true;
+    bench.calls();
+    bench.runtime.check(&network, &pod()).unwrap();
+    bench.runtime.gc(&network, Some(&[])).unwrap();
+    assert_eq!((bench.calls().len(), bench.cached()), (0, 1));
+}
+
+#[test]
+fn gc_uses_the_cached_arguments_and_goes_on_past_failures() {
+    let bench = Bench::new();
+    bench.plugin("p", RESULT);
+    let network = network("1.1.0", &["p"]);
+    let mut stale = Attachment::new("stale", Some("/netns/stale".into()), "eth7");
+    stale.args = vec![("K".to_owned(), "v".to_owned())];
+    stale
+        .capability_args
+        .insert("ips".to_owned(), json!(["10.0.0.9"]));
+    bench.runtime.add(&network, &stale).unwrap();
+    let mut other = network.clone();
+    other.name = "other".to_owned();
+    bench.runtime.add(&other, &pod()).unwrap();
+    bench.calls();
+    bench.plugin("p", r#"if [ $CNI_COMMAND = DEL ]; then env > $0.del; fi; echo '{"code": 11, "msg": "busy"}'; exit 1"#);
+    let error = bench.runtime.gc(&network, Some(&[])).unwrap_err().message();
+    assert_eq!(
+        error,
+        "failed to delete stale attachment stale eth7: plugin type=\"p\" failed (delete): busy; plugin type=\"p\" failed (gc): busy"
+    );
+    assert_eq!(
+        bench.calls(),
+        ["p DEL", "p GC"],
+        "the other network's attachment stays"
+    );
+    let input = bench.input("p", "DEL");
+    assert_eq!(input["runtimeConfig"], json!({"ips": ["10.0.0.9"]}));
+    assert_eq!(input["prevResult"]["ips"][0]["address"], "10.0.0.2/24");
+    let env = fs::read_to_string(bench.dir.path().join("bin/p.del")).unwrap();
+    for line in [
+        "CNI_ARGS=K=v",
+        "CNI_IFNAME=eth7",
+        "CNI_NETNS=/netns/stale",
+        "CNI_CONTAINERID=stale",
+    ] {
+        assert!(env.lines().any(|found| found == line), "{line} in {env}");
+    }
+    let input = bench.input("p", "GC");
+    for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+        assert_eq!(input[key], json!([]), "{key}");
+    }
+    assert_eq!(
+        (input.get("prevResult"), input.get("runtimeConfig")),
+        (None, None)
+    );
+    let env = fs::read_to_string(bench.dir.path().join("p.env")).unwrap();
+    for line in ["CNI_ARGS=", "CNI_IFNAME=", "CNI_NETNS=", "CNI_CONTAINERID="] {
+        assert!(env.lines().any(|found| found == line), "{line} in {env}");
+    }
+    assert_eq!(bench.runtime.cached().unwrap().len(), 2);
+}
+
+#[test]
+fn a_single_files_plugin_is_named_in_errors() {
+    let bench = Bench::new();
+    bench.plugin(
+        "p",
+        r#"if [ $CNI_COMMAND = ADD ]; then echo '{"code": 7, "msg": "no"}'; exit 1; fi"#,
+    );
+    let network = br#"{"name": "net", "cniVersion": "1.0.0", "type": "p"}"#;
+    let network = podplane_cni::NetworkConfigList::from_plugin(network).unwrap();
+    let error = bench.runtime.add(&network, &pod()).unwrap_err();
+    assert_eq!(
+        error.message(),
+        "plugin type=\"p\" name=\"net\" failed (add): no"
+    );
+}
+
+#[test]
+fn a_plugin_that_is_being_written_is_waited_for() {
+    let bench = Bench::new();
+    bench.plugin("p", RESULT);
+    let path = bench.dir.path().join("bin/p");
+    let writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // Long enough that the first attempt finds it; the result is the same if it does not.
+            std::thread::sleep(Duration::from_millis(300));
+            drop(writer);
+        });
+        bench
+            .runtime
+            .add(&network("1.0.0", &["p"]), &pod())
+            .unwrap();
+    });
+}
+
+#[test]
+fn versions_are_asked_for() {
+    let bench = Bench::new();
+    let answer = |body: &str| {
+        bench.plugin("p", body);
+        let versions = bench.runtime.supported_versions("p");
+        versions.map_err(|error| error.message())
+    };
+    assert_eq!(
+        answer(r#"echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'"#),
+        Ok(vec!["0.4.0".to_owned(), "1.0.0".to_owned()])
+    );
+    assert_eq!(bench.input("p", "VERSION"), json!({"cniVersion": "1.1.0"}));
+    assert_eq!(
+        answer(r#"echo '{"code": 4, "msg": "unknown CNI_COMMAND: VERSION"}'; exit 1"#),
+        Ok(vec!["0.1.0".to_owned()])
+    );
+    assert_eq!(
+        answer(r#"echo '{"cniVersion": "0.2.0"}'"#),
+        Ok(vec!["0.1.0".to_owned(), "0.2.0".to_owned()])
+    );
+    let failed = "plugin type=\"p\" failed (version): decoding version info: ";
+    for (body, want) in [
+        ("echo '{}'", "missing field cniVersion"),
+        (
+            r#"echo '{"cniVersion": "1.0.0"}'"#,
+            "missing field supportedVersions",
+        ),
+        ("true", "unexpected end of JSON input"),
+    ] {
+        assert_eq!(answer(body), Err(format!("{failed}{want}")));
+    }
+    bench.plugin(
+        "p",
+        r#"echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}'"#,
+    );
+    let capabilities = bench.runtime.validate(&network("1.0.0", &["p"])).unwrap();
+    assert_eq!(Vec::from_iter(capabilities), ["ips"]);
+    let error = bench
+        .runtime
+        .validate(&network("1.1.0", &["p", "missing"]))
+        .unwrap_err()
+        .message();
+    assert!(
+        error.starts_with("plugin p does not support config version \"1.1.0\"; "),
+        "{error}"
+    );
+    assert!(
+        error.contains("failed to find plugin \"missing\""),
+        "{error}"
+    );
+}
+
+/// A plugin that ends only once two others like it run too, and fails for the interface `bad`.
+const AT_ONCE: &str = r#"
+case $CNI_COMMAND in
+ADD) touch $0.$CNI_IFNAME
+     tries=0
+     while [ $(ls $0.* | wc -l) -lt 3 ]; do
+         tries=$((tries+1)); [ $tries -lt 500 ] || { echo '{"code": 100, "msg": "alone"}'; exit 1; }
+         sleep 0.02
+     done
+     [ $CNI_IFNAME != bad ] || { echo '{"code": 101, "msg": "bad"}'; exit 1; };;
+esac
+"#;
+
+fn three(third: &str) -> Vec<(podplane_cni::NetworkConfigList, Attachment)> {
+    let names = ["eth0", "eth1", third].into_iter().enumerate();
+    let with = |(index, ifname): (usize, &str)| {
+        let mut network = network("1.0.0", &["p"]);
+        network.name = format!("net{index}");
+        (
+            network,
+            Attachment::new("pod", Some("/netns/pod".into()), ifname),
+        )
+    };
+    names.map(with).collect()
+}
+
+#[test]
+fn several_networks_are_attached_at_once() {
+    let bench = Bench::new();
+    bench.plugin("p", &format!("{AT_ONCE}{RESULT}"));
+    let networks = three("eth2");
+    let results = bench.runtime.add_all(&networks).unwrap();
+    assert_eq!((results.len(), bench.cached()), (3, 3));
+    bench.calls();
+    bench.runtime.del_all(&networks).unwrap();
+    assert_eq!((bench.calls().len(), bench.cached()), (3, 0));
+    let error = bench.runtime.add_all(&three("eth0")).unwrap_err();
+    assert_eq!(
+        error.message(),
+        "interface \"eth0\" of container \"pod\" is asked for twice"
+    );
+    assert_eq!(bench.calls().len(), 0);
+}
+
+#[test]
+fn when_one_of_several_networks_fails_all_are_taken_back() {
+    let bench = Bench::new();
+    bench.plugin(
+        "p",
+        &format!("echo $CNI_COMMAND $CNI_IFNAME >> $0-log\n{AT_ONCE}{RESULT}"),
+    );
+    let error = bench.runtime.add_all(&three("bad")).unwrap_err();
+    assert_eq!(error.message(), "plugin type=\"p\" failed (add): bad");
+    assert_eq!(error.cni_error().unwrap().code, 101);
+    let log = fs::read_to_string(bench.dir.path().join("bin/p-log")).unwrap();
+    let deleted: Vec<_> = log
+        .lines()
+        .filter_map(|line| line.strip_prefix("DEL "))
+        .collect();
+    assert_eq!(
+        deleted,
+        ["bad", "eth1", "eth0"],
+        "the failed one takes itself back, then the others in reverse"
+    );
+    assert_eq!(bench.cached(), 0);
 }

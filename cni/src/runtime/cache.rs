@@ -35,7 +35,7 @@ pub struct CachedAttachment {
 struct Entry {
     kind: String,
     container_id: String,
-    config: String,
+    config: Option<String>, // Go writes null for a list that was made without text.
     if_name: String,
     network_name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -81,7 +81,7 @@ impl Cache<'_> {
         let entry = Entry {
             kind: KIND.to_owned(),
             container_id: attachment.container_id.clone(),
-            config: STANDARD.encode(&list.bytes),
+            config: Some(STANDARD.encode(&list.bytes)),
             if_name: attachment.ifname.clone(),
             network_name: list.name.clone(),
             netns: attachment
@@ -123,16 +123,20 @@ impl Cache<'_> {
         })
     }
 
-    /// The entry of an attachment. One that cannot be read is removed, as if it had never been: a DEL
-    /// has to go on without it.
-    pub(super) fn read(&self, network: &str, attachment: &Attachment) -> Option<CachedAttachment> {
-        let path = self.path(network, attachment);
-        let text = fs::read(&path).ok()?;
-        let Some(mut entry) = parse(&text) else {
-            tracing::warn!(path = %path.display(), "removing an unreadable entry of the CNI cache");
-            _ = fs::remove_file(&path);
-            return None;
+    /// The entry of an attachment, if there is one.
+    ///
+    /// # Errors
+    /// Why the file is not an entry.
+    pub(super) fn read(
+        &self,
+        network: &str,
+        attachment: &Attachment,
+    ) -> Result<Option<CachedAttachment>, String> {
+        // As in libcni, a file that cannot even be opened is none.
+        let Ok(text) = fs::read(self.path(network, attachment)) else {
+            return Ok(None);
         };
+        let mut entry = parse(&text)?;
         if entry.network.is_empty() {
             // The older format is the bare result; its owner is known by the file's name only.
             network.clone_into(&mut entry.network);
@@ -142,14 +146,18 @@ impl Cache<'_> {
         let same = entry.network == network
             && entry.attachment.container_id == attachment.container_id
             && entry.attachment.ifname == attachment.ifname;
-        same.then_some(entry)
+        Ok(same.then_some(entry))
     }
 
+    /// Removes the entry of an attachment, also one that is broken, but not another's of the same file name.
     pub(super) fn remove(
         &self,
         network: &str,
         attachment: &Attachment,
     ) -> Result<(), RuntimeError> {
+        if let Ok(None) = self.read(network, attachment) {
+            return Ok(());
+        }
         let path = self.path(network, attachment);
         match fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RuntimeError::Cache {
@@ -180,24 +188,35 @@ impl Cache<'_> {
         }
         paths.sort();
         let texts = paths.iter().filter_map(|path| fs::read(path).ok());
-        let parsed = texts.filter_map(|text| parse(&text));
-        Ok(parsed.filter(|entry| !entry.network.is_empty()).collect())
+        let parsed = texts.filter_map(|text| parse(&text).ok());
+        let named = parsed.filter(|entry| {
+            let Attachment {
+                container_id,
+                ifname,
+                ..
+            } = &entry.attachment;
+            ![&entry.network, container_id, ifname].contains(&&String::new())
+        });
+        Ok(named.collect())
     }
 }
 
-fn parse(text: &[u8]) -> Option<CachedAttachment> {
-    let value: Value = serde_json::from_slice(text).ok()?;
+fn parse(text: &[u8]) -> Result<CachedAttachment, String> {
+    let value: Value = serde_json::from_slice(text).map_err(|error| json::go_error(&error))?;
     if value.get("kind").is_none_or(|kind| kind != KIND) {
-        let result = value.is_object().then_some(value)?;
-        return Some(CachedAttachment {
+        if !value.is_object() {
+            return Err("it is neither an entry nor a result".to_owned());
+        }
+        return Ok(CachedAttachment {
             network: String::new(),
             attachment: Attachment::new("", None, ""),
             config: Vec::new(),
-            result: Some(result),
+            result: Some(value),
         });
     }
-    let entry: Entry = serde_json::from_value(value).ok()?;
-    Some(CachedAttachment {
+    let entry: Entry = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let config = STANDARD.decode(entry.config.unwrap_or_default());
+    Ok(CachedAttachment {
         network: entry.network_name,
         attachment: Attachment {
             container_id: entry.container_id,
@@ -208,7 +227,7 @@ fn parse(text: &[u8]) -> Option<CachedAttachment> {
             args: entry.cni_args.unwrap_or_default(),
             capability_args: entry.capability_args.unwrap_or_default(),
         },
-        config: STANDARD.decode(entry.config).ok()?,
+        config: config.map_err(|error| format!("config: {error}"))?,
         result: entry.result,
     })
 }

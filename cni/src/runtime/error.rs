@@ -16,14 +16,16 @@ pub enum RuntimeError {
     #[error(transparent)]
     Invalid(CniError),
     /// A plugin failed.
-    #[error("plugin type=\"{plugin}\" failed ({action})")]
+    #[error("plugin {} failed ({action})", Described(plugin, name))]
     Plugin {
         /// Its `type`.
         plugin: String,
+        /// Its own `name`, which single-plugin files have; else empty.
+        name: String,
         /// `add`, `delete`, `check`, `gc` or `status`.
         action: &'static str,
         /// How.
-        source: PluginError,
+        source: Box<PluginError>,
     },
     /// An ADD failed, and so did the DEL that should have taken its parts back.
     #[error("{}; rolling it back failed too: {}", add.message(), rollback.message())]
@@ -36,12 +38,46 @@ pub enum RuntimeError {
     /// Several plugins, or attachments, failed; the others were dealt with.
     #[error("{}", join(.0))]
     Several(Vec<RuntimeError>),
+    /// A DEL that GC made for an attachment that is not valid failed.
+    #[error("failed to delete stale attachment {container_id} {ifname}")]
+    Stale {
+        /// The container.
+        container_id: String,
+        /// The interface inside.
+        ifname: String,
+        /// Why.
+        source: Box<RuntimeError>,
+    },
+    /// Two attachments that are to be made at once have the same interface of the same container.
+    #[error("interface {ifname:?} of container {container_id:?} is asked for twice")]
+    SameInterface {
+        /// The container.
+        container_id: String,
+        /// The interface inside.
+        ifname: String,
+    },
+    /// The plugin does not speak the configuration's version.
+    #[error("plugin {plugin} does not support config version \"{version}\"")]
+    VersionUnsupported {
+        /// Its `type`.
+        plugin: String,
+        /// The list's `cniVersion`.
+        version: String,
+    },
     /// The configuration's version has no CHECK.
     #[error("configuration version \"{0}\" does not support the CHECK command")]
     CheckUnsupported(String),
     /// The list's first plugin has no `ipam.type`.
     #[error("plugin type=\"{0}\" has no IPAM plugin")]
     NoIpam(String),
+    /// There is a cached result, and it cannot be read.
+    #[error("failed to get network \"{network}\" cached result: {reason}")]
+    CachedResult {
+        /// The network.
+        network: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The cache could not be written or read.
     #[error("failed to {action} the cached result {}", path.display())]
     Cache {
@@ -74,12 +110,13 @@ impl RuntimeError {
     #[must_use]
     pub fn cni_error(&self) -> Option<&CniError> {
         match self {
-            Self::Invalid(error)
-            | Self::Plugin {
-                source: PluginError::Refused { error, .. },
-                ..
-            } => Some(error),
+            Self::Invalid(error) => Some(error),
+            Self::Plugin { source, .. } => match &**source {
+                PluginError::Refused { error, .. } => Some(error),
+                _ => None,
+            },
             Self::Rollback { add, .. } => add.cni_error(),
+            Self::Stale { source, .. } => source.cni_error(),
             _ => None,
         }
     }
@@ -158,6 +195,9 @@ pub enum PluginError {
         /// Why it is not an error object.
         reason: String,
     },
+    /// Its answer to VERSION says nothing about versions.
+    #[error("decoding version info: {0}")]
+    Version(String),
     /// It succeeded, but did not print a result.
     #[error(transparent)]
     Result(#[from] ResultError),
@@ -168,6 +208,20 @@ impl PluginError {
     #[must_use]
     pub fn is_not_run(&self) -> bool {
         matches!(self, Self::NotFound { .. } | Self::InvalidName(_))
+    }
+}
+
+struct Described<'a>(&'a str, &'a str);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(kind, name) = self;
+        write!(f, "type={}", json::go_quote(kind))?;
+        if name.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " name={}", json::go_quote(name))
+        }
     }
 }
 

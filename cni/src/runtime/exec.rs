@@ -9,10 +9,10 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
+use backon::{BlockingRetryable as _, ConstantBuilder};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     process::{Pid, PidfdFlags, Signal},
@@ -114,15 +114,11 @@ pub fn execute(
 /// Starts the program. One that is being written (`ETXTBSY`: an upgrade in place) is tried again, as
 /// libcni does: up to 6 attempts, a second apart.
 fn spawn(command: &mut Command) -> io::Result<Child> {
-    for _ in 0..5 {
-        match command.spawn() {
-            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                thread::sleep(Duration::from_secs(1));
-            }
-            other => return other,
-        }
-    }
-    command.spawn()
+    let attempts = ConstantBuilder::new()
+        .with_delay(Duration::from_secs(1))
+        .with_max_times(5);
+    let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ExecutableFileBusy;
+    (|| command.spawn()).retry(attempts).when(is_busy).call()
 }
 
 fn failure(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> PluginError {

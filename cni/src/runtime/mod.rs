@@ -7,6 +7,9 @@
 mod cache;
 mod error;
 mod exec;
+mod probe;
+mod request;
+mod together;
 
 use std::{
     ffi::OsString,
@@ -19,13 +22,14 @@ use serde_json::{Map, Value};
 
 use crate::{
     netns,
-    types::{CniResult, NetworkConfigList, PluginConfig, Version, validate},
+    types::{CniResult, NetworkConfigList, Version, validate},
 };
 pub use cache::CachedAttachment;
 pub use error::{PluginError, RuntimeError};
 pub use exec::{Output, execute, find_plugin};
 
 use cache::Cache;
+use request::{Step, chain, environment, ipam_step, request};
 
 /// What libcni uses when it is told nothing.
 pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
@@ -86,12 +90,6 @@ pub struct ValidAttachment {
     pub ifname: String,
 }
 
-/// A step of a chain: a program and the configuration that it is given.
-struct Step<'a> {
-    program: &'a str,
-    config: &'a PluginConfig,
-}
-
 impl Runtime {
     /// Attaches: runs the chain in order, each plugin with the result of the one before it, and caches
     /// the last result. On failure what was done is undone, in reverse, by DEL; not so when the cache
@@ -135,15 +133,17 @@ impl Runtime {
         if list.disable_check {
             return Ok(());
         }
-        let previous = self.previous_result(list, attachment);
-        for step in chain(list) {
+        let steps = chain(list);
+        self.validate_names(&steps, "check", list, attachment)?;
+        let previous = self.previous_result(list, attachment)?;
+        for step in steps {
             let config = request(
                 list,
                 step.config,
                 &attachment.capability_args,
                 previous.as_ref(),
             );
-            self.run(&step, "check", "CHECK", Some((list, attachment)), config)?;
+            self.run(&step, "check", "CHECK", Some(attachment), config)?;
         }
         Ok(())
     }
@@ -176,7 +176,12 @@ impl Runtime {
             let is_entry =
                 |v: &ValidAttachment| v.container_id == *container_id && v.ifname == *ifname;
             if !valid.unwrap_or_default().iter().any(is_entry) {
-                errors.extend(self.del(list, &entry.attachment).err());
+                let deleted = self.del(list, &entry.attachment);
+                errors.extend(deleted.err().map(|source| RuntimeError::Stale {
+                    container_id: container_id.clone(),
+                    ifname: ifname.clone(),
+                    source: Box::new(source),
+                }));
             }
         }
         if list.is_at_least(Version::V1_1_0) {
@@ -241,15 +246,14 @@ impl Runtime {
         self.cache().list()
     }
 
-    /// The cached result of an attachment.
+    /// The cached result of an attachment, in the form of the list's version.
     #[must_use]
     pub fn cached_result(
         &self,
         list: &NetworkConfigList,
         attachment: &Attachment,
     ) -> Option<CniResult> {
-        let value = self.cache().read(&list.name, attachment)?.result?;
-        CniResult::from_value(&value, &list.cni_version).ok()
+        self.previous_result(list, attachment).ok().flatten()
     }
 
     fn add_steps(
@@ -258,8 +262,10 @@ impl Runtime {
         steps: &[Step<'_>],
         attachment: &Attachment,
     ) -> Result<CniResult, RuntimeError> {
-        // An ADD that is repeated fails (`duplicate allocation`), and must not take down what lives.
-        let is_live = self.cache().read(&list.name, attachment).is_some();
+        self.validate_names(steps, "add", list, attachment)?;
+        // An ADD that is repeated fails (`duplicate allocation`), and must not take down what lives. An
+        // entry that cannot be read is one of something that may live.
+        let is_live = self.is_cached(list, attachment);
         let mut result = None;
         for (index, step) in steps.iter().enumerate() {
             let config = request(
@@ -269,10 +275,10 @@ impl Runtime {
                 result.as_ref(),
             );
             let added = self
-                .run(step, "add", "ADD", Some((list, attachment)), config)
+                .run(step, "add", "ADD", Some(attachment), config)
                 .and_then(|output| {
                     let parsed = CniResult::parse(&output, &list.cni_version);
-                    parsed.map_err(|error| failed(step, "add", error.into()))
+                    parsed.map_err(|error| step.failed("add", error.into()))
                 });
             match added {
                 Ok(added) => result = Some(added),
@@ -298,7 +304,7 @@ impl Runtime {
         add: RuntimeError,
     ) -> RuntimeError {
         let not_run = match &add {
-            RuntimeError::Invalid(_) | RuntimeError::Netns(_) => true,
+            RuntimeError::Netns(_) => true,
             RuntimeError::Plugin { source, .. } => source.is_not_run(),
             _ => false,
         };
@@ -322,9 +328,17 @@ impl Runtime {
         steps: &[Step<'_>],
         attachment: &Attachment,
     ) -> Result<(), RuntimeError> {
-        let previous = self
-            .previous_result(list, attachment)
-            .filter(|_| list.is_at_least(Version::V0_4_0));
+        self.validate_names(steps, "delete", list, attachment)?;
+        let previous = self.previous_result(list, attachment);
+        let previous = previous.unwrap_or_else(|error| {
+            // A DEL has to go on: without the entry, as if it had never been.
+            tracing::warn!(
+                error = error.message(),
+                "going on without the cached result"
+            );
+            None
+        });
+        let previous = previous.filter(|_| list.is_at_least(Version::V0_4_0));
         let mut errors = Vec::new();
         for step in steps.iter().rev() {
             let config = request(
@@ -334,7 +348,7 @@ impl Runtime {
                 previous.as_ref(),
             );
             errors.extend(
-                self.run(step, "delete", "DEL", Some((list, attachment)), config)
+                self.run(step, "delete", "DEL", Some(attachment), config)
                     .err(),
             );
         }
@@ -348,23 +362,28 @@ impl Runtime {
         step: &Step<'_>,
         action: &'static str,
         command: &'static str,
-        subject: Option<(&NetworkConfigList, &Attachment)>,
+        attachment: Option<&Attachment>,
         config: Value,
     ) -> Result<Vec<u8>, RuntimeError> {
         let program = find_plugin(step.program, &self.bin_dirs)
-            .map_err(|error| failed(step, action, error))?;
-        if let Some((list, attachment)) = subject {
-            validate::container_id(&attachment.container_id).map_err(RuntimeError::Invalid)?;
-            validate::network_name(&list.name).map_err(RuntimeError::Invalid)?;
-            validate::interface_name(&attachment.ifname).map_err(RuntimeError::Invalid)?;
-        }
-        let env = environment(
-            command,
-            subject.map(|(_, attachment)| attachment),
-            &self.bin_dirs,
-        );
+            .map_err(|error| step.failed(action, error))?;
+        let env = environment(command, attachment, &self.bin_dirs);
         let stdin = crate::types::json::compact(&config);
-        let execute = || execute(&program, stdin.as_bytes(), &env, Some(self.timeout));
+        let output = self.execute(step.program, command, &program, stdin.as_bytes(), &env)?;
+        let output = output.map_err(|error| step.failed(action, error))?;
+        Ok(output.stdout)
+    }
+
+    /// Executes a program in the node's namespace, and logs what it says on standard error.
+    fn execute(
+        &self,
+        plugin: &str,
+        command: &'static str,
+        program: &Path,
+        stdin: &[u8],
+        env: &[(&'static str, OsString)],
+    ) -> Result<Result<Output, PluginError>, RuntimeError> {
+        let execute = || execute(program, stdin, env, Some(self.timeout));
         let output = match &self.node_netns {
             Some(path) => netns::in_netns(path, execute)?,
             None => execute(),
@@ -374,24 +393,52 @@ impl Runtime {
             Err(PluginError::Refused { stderr, .. }) => stderr.as_str().into(),
             Err(_) => "".into(), // Part of the error.
         };
-        if !stderr.is_empty() {
-            tracing::info!(
-                plugin = step.program,
-                command,
-                stderr = stderr.trim_end(),
-                "plugin's log"
-            );
+        for line in stderr.lines() {
+            tracing::info!(plugin, command, line, "plugin's log");
         }
-        let output = output.map_err(|error| failed(step, action, error))?;
-        Ok(output.stdout)
+        Ok(output)
     }
 
+    /// libcni's order: the first plugin is looked for, then the names are looked at. They come before the
+    /// cache is, whose files they name.
+    fn validate_names(
+        &self,
+        steps: &[Step<'_>],
+        action: &'static str,
+        list: &NetworkConfigList,
+        attachment: &Attachment,
+    ) -> Result<(), RuntimeError> {
+        if let Some(first) = steps.first() {
+            find_plugin(first.program, &self.bin_dirs)
+                .map_err(|error| first.failed(action, error))?;
+        }
+        validate::container_id(&attachment.container_id)
+            .and_then(|()| validate::network_name(&list.name))
+            .and_then(|()| validate::interface_name(&attachment.ifname))
+            .map_err(RuntimeError::Invalid)
+    }
+
+    /// The cached result, in the form that the list's plugins read.
     fn previous_result(
         &self,
         list: &NetworkConfigList,
         attachment: &Attachment,
-    ) -> Option<CniResult> {
-        self.cached_result(list, attachment)
+    ) -> Result<Option<CniResult>, RuntimeError> {
+        let unreadable = |reason: String| RuntimeError::CachedResult {
+            network: list.name.clone(),
+            reason,
+        };
+        let entry = self.cache().read(&list.name, attachment);
+        let value = entry.map_err(unreadable)?.and_then(|entry| entry.result);
+        let Some(value) = value else { return Ok(None) };
+        let result = CniResult::from_value(&value, &list.cni_version);
+        let result = result.map_err(|error| unreadable(error.to_string()))?;
+        let version = list.cni_version.parse().unwrap_or(result.version);
+        Ok(Some(result.with_version(version)))
+    }
+
+    fn is_cached(&self, list: &NetworkConfigList, attachment: &Attachment) -> bool {
+        !matches!(self.cache().read(&list.name, attachment), Ok(None))
     }
 
     fn cache(&self) -> Cache<'_> {
@@ -399,114 +446,4 @@ impl Runtime {
             dir: &self.cache_dir,
         }
     }
-}
-
-fn failed(step: &Step<'_>, action: &'static str, source: PluginError) -> RuntimeError {
-    RuntimeError::Plugin {
-        plugin: step.program.to_owned(),
-        action,
-        source,
-    }
-}
-
-fn plugin_type(config: &PluginConfig) -> &str {
-    config
-        .get("type")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-}
-
-fn chain(list: &NetworkConfigList) -> Vec<Step<'_>> {
-    list.plugins
-        .iter()
-        .map(|config| Step {
-            program: plugin_type(config),
-            config,
-        })
-        .collect()
-}
-
-fn ipam_step(list: &NetworkConfigList) -> Result<Step<'_>, RuntimeError> {
-    let first = list
-        .plugins
-        .first()
-        .ok_or_else(|| RuntimeError::NoIpam(String::new()))?;
-    let ipam = first
-        .get("ipam")
-        .and_then(|ipam| ipam.get("type"))
-        .and_then(Value::as_str);
-    let program = ipam.filter(|name| !name.is_empty());
-    let program = program.ok_or_else(|| RuntimeError::NoIpam(plugin_type(first).to_owned()))?;
-    Ok(Step {
-        program,
-        config: first,
-    })
-}
-
-/// The configuration that a plugin is given (CNI 1.1 §Deriving request configuration).
-fn request(
-    list: &NetworkConfigList,
-    plugin: &PluginConfig,
-    capability_args: &Map<String, Value>,
-    previous: Option<&CniResult>,
-) -> Value {
-    let mut config = plugin.clone();
-    config.insert("name".to_owned(), list.name.clone().into());
-    config.insert("cniVersion".to_owned(), list.cni_version.clone().into());
-    if let Some(previous) = previous {
-        config.insert("prevResult".to_owned(), previous.to_value());
-    }
-    let asked =
-        |key: &str| plugin.get("capabilities").and_then(|c| c.get(key)) == Some(&Value::Bool(true));
-    let given = capability_args.iter().filter(|(key, _)| asked(key));
-    let given: Map<_, _> = given
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
-    if !given.is_empty() {
-        config.insert("runtimeConfig".to_owned(), Value::Object(given));
-    }
-    let mut config = Value::Object(config);
-    config.sort_all_objects();
-    config
-}
-
-fn environment(
-    command: &'static str,
-    attachment: Option<&Attachment>,
-    bin_dirs: &[PathBuf],
-) -> Vec<(&'static str, OsString)> {
-    let args = attachment.map(|a| {
-        a.args
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect::<Vec<_>>()
-    });
-    let netns = attachment
-        .and_then(|a| a.netns.as_deref())
-        .map(Path::as_os_str);
-    let mut path = OsString::new();
-    for (index, dir) in bin_dirs.iter().enumerate() {
-        if index > 0 {
-            path.push(":");
-        }
-        path.push(dir);
-    }
-    vec![
-        ("CNI_COMMAND", command.into()),
-        (
-            "CNI_CONTAINERID",
-            attachment
-                .map(|a| a.container_id.clone().into())
-                .unwrap_or_default(),
-        ),
-        ("CNI_NETNS", netns.map(OsString::from).unwrap_or_default()),
-        ("CNI_ARGS", args.unwrap_or_default().join(";").into()),
-        (
-            "CNI_IFNAME",
-            attachment
-                .map(|a| a.ifname.clone().into())
-                .unwrap_or_default(),
-        ),
-        ("CNI_PATH", path),
-    ]
 }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::{
     netns,
-    types::{CniError, CniResult, Version, code, json, validate},
+    types::{CniError, CniResult, Version, code, json, validate, version_triple as triple},
 };
 
 /// What a plugin is called with. Fields that a command does not require may be empty.
@@ -307,41 +307,17 @@ fn since(version: &str, command: &str, first: Version) -> Result<Version, CniErr
         version
     };
     let written = triple(text).map_err(|error| CniError::new(code::DECODING_FAILURE, error))?;
-    let of = |version: Version| triple(version.as_str()).unwrap_or_default();
-    if written < of(first) {
+    if written < first.triple() {
         return Err(incompatible(&format!(
             "config version does not allow {command}"
         )));
     }
-    if written > of(Version::LATEST) {
+    if written > Version::LATEST.triple() {
         return Err(incompatible(&format!(
             "plugin version does not allow {command}"
         )));
     }
     exact(version)
-}
-
-/// `major[.minor[.micro]]`, with the reference's texts.
-fn triple(version: &str) -> Result<[i64; 3], String> {
-    let parts: Vec<_> = version.split('.').collect();
-    if parts.len() > 3 {
-        return Err(format!(
-            "invalid version {}: too many parts",
-            json::go_quote(version)
-        ));
-    }
-    let mut triple = [0; 3];
-    for ((part, number), name) in parts
-        .iter()
-        .zip(&mut triple)
-        .zip(["major", "minor", "micro"])
-    {
-        *number = part.parse().map_err(|_| {
-            let part = json::go_quote(part);
-            format!("failed to convert {name} version part {part}: strconv.Atoi: parsing {part}: invalid syntax")
-        })?;
-    }
-    Ok(triple)
 }
 
 /// Refuses to work on the plugin's own namespace. The reference notices only when the work is done, and

@@ -6,9 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::Version;
+use super::{Version, json::go_quote, version::triple as version_triple};
 
 /// One plugin's configuration: the JSON object as it stands in the list.
 pub type PluginConfig = Map<String, Value>;
@@ -53,9 +54,23 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// The text is not a configuration.
+    /// The text is not a configuration list.
     #[error("error parsing configuration list: {0}")]
     Invalid(String),
+    /// The text is not the configuration of a plugin.
+    #[error("error parsing configuration: {0}")]
+    InvalidPlugin(String),
+    /// An element of the list's `plugins` is not the configuration of a plugin.
+    #[error("failed to parse plugin config {index}")]
+    InvalidElement {
+        /// Its place in the list.
+        index: usize,
+        /// Why.
+        source: Box<ConfigError>,
+    },
+    /// Neither the list nor the directory of its name has a plugin.
+    #[error("no plugin configs found")]
+    NoPlugins,
     /// A file is not a configuration.
     #[error("{}", path.display())]
     InvalidFile {
@@ -80,10 +95,10 @@ impl NetworkConfigList {
     /// # Errors
     /// [`ConfigError::Invalid`].
     pub fn from_plugin(bytes: &[u8]) -> Result<Self, ConfigError> {
-        let plugin = object(bytes)?;
-        required_type(&plugin)?;
-        let name = text(&plugin, "name")?.ok_or_else(|| invalid("missing network name"))?;
-        let cni_version = text(&plugin, "cniVersion")?.unwrap_or_default();
+        let plugin = plugin(parse(bytes).map_err(ConfigError::InvalidPlugin)?)?;
+        // Without a name it is nobody's network, and no error: `load` goes on to the next file.
+        let field = |key| plugin_text(&plugin, key).map(str::to_owned);
+        let (name, cni_version) = (field("name")?, field("cniVersion")?);
         // The cache keeps what a reader of lists can read.
         let list =
             serde_json::json!({"name": name, "cniVersion": cni_version, "plugins": [&plugin]});
@@ -151,93 +166,164 @@ impl NetworkConfigList {
     }
 
     fn parse_list(bytes: &[u8], dir: Option<&Path>) -> Result<Self, ConfigError> {
-        let list = object(bytes)?;
+        let list: Map<_, _> = parse(bytes).map_err(ConfigError::Invalid)?;
         let name = match list.get("name") {
             None => return Err(invalid("no name")),
             Some(Value::String(name)) => name.clone(),
             Some(other) => return Err(invalid(format!("invalid name type {}", kind(other)))),
         };
         let only_inlined = flag(&list, "loadOnlyInlinedPlugins")?;
-        let mut plugins = Vec::new();
-        match list.get("plugins") {
+        let (cni_version, disable_check, disable_gc) = (
+            negotiate(&list)?,
+            flag(&list, "disableCheck")?,
+            flag(&list, "disableGC")?,
+        );
+        let mut plugins = match list.get("plugins") {
             Some(Value::Array(items)) if items.is_empty() => {
-                return Err(invalid("'plugins' list is empty"));
+                return Err(invalid("no plugins in list"));
             }
-            Some(Value::Array(items)) => {
-                for (index, item) in items.iter().enumerate() {
-                    let Value::Object(plugin) = item else {
-                        return Err(invalid(format!("plugin {index} is not an object")));
-                    };
-                    plugins.push(plugin.clone());
-                }
-            }
+            Some(Value::Array(items)) => items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| {
+                    plugin(item.clone()).map_err(|source| ConfigError::InvalidElement {
+                        index,
+                        source: Box::new(source),
+                    })
+                })
+                .collect::<Result<Vec<_>, _>>()?,
             Some(other) => return Err(invalid(format!("invalid 'plugins' type {}", kind(other)))),
             None if only_inlined => {
                 return Err(invalid(
                     "`loadOnlyInlinedPlugins` is true, and no 'plugins' key",
                 ));
             }
-            None => {}
-        }
+            None => Vec::new(),
+        };
         if let Some(dir) =
             dir.filter(|_| !only_inlined && super::validate::network_name(&name).is_ok())
         {
             for path in files(&dir.join(&name), &["conf"])? {
-                plugins.push(object(&read(&path)?)?);
+                let text = parse(&read(&path)?).map_err(ConfigError::InvalidPlugin);
+                let config = text.and_then(plugin);
+                plugins.push(config.map_err(|source| ConfigError::InvalidFile {
+                    path,
+                    source: Box::new(source),
+                })?);
             }
         }
         if plugins.is_empty() {
-            return Err(invalid("no plugin configs found"));
+            return Err(ConfigError::NoPlugins);
         }
-        plugins.iter().try_for_each(required_type)?;
         Ok(Self {
             name,
-            cni_version: negotiate(&list)?,
-            disable_check: flag(&list, "disableCheck")?,
-            disable_gc: flag(&list, "disableGC")?,
+            cni_version,
+            disable_check,
+            disable_gc,
             plugins,
             bytes: bytes.to_owned(),
         })
     }
 
-    /// Whether the list's version is at least this one; a version that is not known is taken as newer.
+    /// Whether the list's version is at least this one; what is no version is taken as newer, and refused by the plugins.
     #[must_use]
     pub fn is_at_least(&self, version: Version) -> bool {
-        self.cni_version
-            .parse::<Version>()
-            .map_or(true, |own| own >= version)
+        let own = match self.cni_version.as_str() {
+            "" => Version::V0_1_0.as_str(),
+            text => text,
+        };
+        version_triple(own).map_or(true, |own| own >= version.triple())
     }
 }
 
-/// `cniVersion`, or the highest that this package speaks of it and `cniVersions`.
+/// `cniVersion`, or the highest of it and `cniVersions` that is not above the newest that this package speaks.
 fn negotiate(list: &Map<String, Value>) -> Result<String, ConfigError> {
-    let single = text(list, "cniVersion")?.unwrap_or_default();
-    let Some(several) = list.get("cniVersions") else {
-        return Ok(single);
+    let single = match list.get("cniVersion") {
+        None => "",
+        Some(Value::String(text)) => text,
+        Some(other) => return Err(invalid(format!("invalid cniVersion type {}", kind(other)))),
     };
-    let Value::Array(several) = several else {
-        return Err(invalid(format!(
-            "invalid type for cniVersions: {}",
-            kind(several)
-        )));
+    let several = match list.get("cniVersions") {
+        None => return Ok(single.to_owned()),
+        Some(Value::Array(several)) => several,
+        Some(other) => {
+            let kind = kind(other);
+            return Err(invalid(format!("invalid type for cniVersions: {kind}")));
+        }
     };
     let mut best = None;
-    let texts = several
-        .iter()
-        .map(|item| item.as_str())
-        .chain([Some(single.as_str()).filter(|s| !s.is_empty())]);
-    for version in texts.flatten() {
-        best = best.max(version.parse::<Version>().ok());
+    let mut consider = |text: &str, place: &str| {
+        let version =
+            version_triple(text).map_err(|error| invalid(format!("invalid {place}: {error}")))?;
+        if version <= Version::LATEST.triple() {
+            best = best.take().max(Some((version, text.to_owned())));
+        }
+        Ok(())
+    };
+    for (index, item) in several.iter().enumerate() {
+        let Value::String(text) = item else {
+            let kind = kind(item);
+            return Err(invalid(format!(
+                "invalid type for cniVersions index {index}: {kind}"
+            )));
+        };
+        consider(text, &format!("cniVersions entry {text} at index {index}"))?;
     }
-    Ok(best.map_or(single, |version| version.to_string()))
+    if !single.is_empty() {
+        consider(single, &format!("cniVersion {single}"))?;
+    }
+    Ok(best.map_or_else(|| single.to_owned(), |(_, text)| text))
+}
+
+/// A field of a plugin's configuration, whose keys match in any case, as Go decodes them.
+pub(crate) fn config_field<'a>(config: &'a PluginConfig, key: &str) -> Option<&'a Value> {
+    let folded = || {
+        let found = config
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(key));
+        found.map(|(_, value)| value)
+    };
+    config.get(key).or_else(folded)
+}
+
+/// Checks what libcni reads of a plugin's configuration; the rest is the plugin's own.
+fn plugin(config: Value) -> Result<PluginConfig, ConfigError> {
+    let refused = |why: String| ConfigError::InvalidPlugin(why);
+    let Value::Object(config) = config else {
+        return Err(refused(format!("want an object, not {}", kind(&config))));
+    };
+    if plugin_text(&config, "type")?.is_empty() {
+        return Err(refused("missing 'type'".to_owned()));
+    }
+    plugin_text(&config, "name")?;
+    match config_field(&config, "capabilities") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(map)) if map.values().all(|v| v.is_boolean() || v.is_null()) => {}
+        Some(other) => {
+            let text = format!("capabilities: want an object of booleans, not {other}");
+            return Err(refused(text));
+        }
+    }
+    Ok(config)
+}
+
+fn plugin_text<'a>(config: &'a PluginConfig, key: &str) -> Result<&'a str, ConfigError> {
+    match config_field(config, key) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(ConfigError::InvalidPlugin(format!(
+            "{key}: want a string, not {}",
+            kind(other)
+        ))),
+    }
 }
 
 fn invalid(why: impl Into<String>) -> ConfigError {
     ConfigError::Invalid(why.into())
 }
 
-fn object(bytes: &[u8]) -> Result<Map<String, Value>, ConfigError> {
-    serde_json::from_slice(bytes).map_err(|error| invalid(super::json::go_error(&error)))
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(bytes).map_err(|error| super::json::go_error(&error))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
@@ -247,40 +333,30 @@ fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
-fn required_type(plugin: &PluginConfig) -> Result<(), ConfigError> {
-    match plugin.get("type") {
-        Some(Value::String(name)) if !name.is_empty() => Ok(()),
-        _ => Err(invalid("missing 'type'")),
-    }
+/// A boolean, or its name as a string in any case.
+fn flag(list: &Map<String, Value>, key: &str) -> Result<bool, ConfigError> {
+    let text = match list.get(key) {
+        None => return Ok(false),
+        Some(Value::Bool(value)) => return Ok(*value),
+        Some(Value::String(text)) => text.to_lowercase(),
+        Some(other) => {
+            let kind = kind(other);
+            return Err(invalid(format!("invalid type {kind} for {key}")));
+        }
+    };
+    text.parse()
+        .map_err(|_| invalid(format!("invalid value {} for {key}", go_quote(&text))))
 }
 
-fn text(object: &Map<String, Value>, key: &str) -> Result<Option<String>, ConfigError> {
-    match object.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(other) => Err(invalid(format!("invalid {key} type {}", kind(other)))),
-    }
-}
-
-/// A boolean, or its name as a string.
-fn flag(object: &Map<String, Value>, key: &str) -> Result<bool, ConfigError> {
-    match object.get(key) {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::Bool(value)) => Ok(*value),
-        Some(Value::String(text)) if text == "true" => Ok(true),
-        Some(Value::String(text)) if text == "false" => Ok(false),
-        Some(other) => Err(invalid(format!("invalid value \"{other}\" for {key}"))),
-    }
-}
-
+/// Go's names, which the texts have.
 fn kind(value: &Value) -> &'static str {
     match value {
-        Value::Null => "null",
+        Value::Null => "<nil>",
         Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
+        Value::Number(_) => "float64",
         Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
     }
 }
 
@@ -308,98 +384,5 @@ fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_come_before_single_files_and_the_name_decides() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-        let missing = NetworkConfigList::load(dir.path(), "a")
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            missing,
-            format!("no net configurations found in {}", dir.path().display())
-        );
-        write("00.conf", r#"{"name": "a", "type": "single"}"#);
-        write(
-            "99.conflist",
-            r#"{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "listed"}]}"#,
-        );
-        let list = NetworkConfigList::load(dir.path(), "a").unwrap();
-        assert_eq!(list.plugins[0]["type"], "listed");
-        assert_eq!(
-            NetworkConfigList::load_first(dir.path()).unwrap().plugins[0]["type"],
-            "single"
-        );
-        let other = NetworkConfigList::load(dir.path(), "b")
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            other,
-            format!(
-                "no net configuration with name \"b\" in {}",
-                dir.path().display()
-            )
-        );
-        write("01.conflist", "{");
-        assert!(
-            NetworkConfigList::load(dir.path(), "a").is_err(),
-            "a broken earlier file aborts"
-        );
-    }
-
-    #[test]
-    fn plugins_of_the_networks_directory_are_appended() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("10.conflist");
-        fs::write(&path, r#"{"name": "n", "plugins": [{"type": "a"}]}"#).unwrap();
-        fs::create_dir(dir.path().join("n")).unwrap();
-        fs::write(dir.path().join("n/5.conf"), r#"{"type": "b"}"#).unwrap();
-        let types = |path: &Path| -> Vec<_> {
-            let list = NetworkConfigList::load_file(path).unwrap();
-            list.plugins
-                .iter()
-                .map(|p| p["type"].as_str().unwrap().to_owned())
-                .collect()
-        };
-        assert_eq!(types(&path), ["a", "b"]);
-        fs::write(
-            &path,
-            r#"{"name": "n", "loadOnlyInlinedPlugins": "true", "plugins": [{"type": "a"}]}"#,
-        )
-        .unwrap();
-        assert_eq!(types(&path), ["a"]);
-    }
-
-    #[test]
-    fn the_highest_supported_version_is_chosen() {
-        let text = br#"{"name": "n", "cniVersion": "0.3.1", "cniVersions": ["0.4.0", "9.0.0", "1.0.0"], "plugins": [{"type": "a"}]}"#;
-        assert_eq!(
-            NetworkConfigList::from_list(text).unwrap().cni_version,
-            "1.0.0"
-        );
-    }
-
-    #[test]
-    fn what_is_not_a_list_is_refused() {
-        for bad in [
-            "",
-            "[]",
-            "{}",
-            r#"{"name": 5, "plugins": [{"type": "a"}]}"#,
-            r#"{"name": "n"}"#,
-            r#"{"name": "n", "plugins": []}"#,
-            r#"{"name": "n", "plugins": [{}]}"#,
-            r#"{"name": "n", "plugins": {}}"#,
-            r#"{"name": "n", "disableCheck": 3, "plugins": [{"type": "a"}]}"#,
-            r#"{"name": "n", "loadOnlyInlinedPlugins": true}"#,
-        ] {
-            assert!(
-                NetworkConfigList::from_list(bad.as_bytes()).is_err(),
-                "{bad}"
-            );
-        }
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use super::json;
+
 /// A version of the CNI specification that this package speaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
@@ -52,6 +54,13 @@ impl Version {
     }
 }
 
+impl Version {
+    /// Major, minor and micro, to compare with a version that may be none of [`Self::ALL`].
+    pub(crate) fn triple(self) -> [i64; 3] {
+        triple(self.as_str()).unwrap_or_default()
+    }
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -74,4 +83,27 @@ impl FromStr for Version {
         let found = Self::ALL.into_iter().find(|v| v.as_str() == text);
         found.ok_or_else(|| UnknownVersion(text.to_owned()))
     }
+}
+
+/// `major[.minor[.micro]]`, with the reference's texts.
+pub(crate) fn triple(version: &str) -> Result<[i64; 3], String> {
+    let parts: Vec<_> = version.split('.').collect();
+    if parts.len() > 3 {
+        return Err(format!(
+            "invalid version {}: too many parts",
+            json::go_quote(version)
+        ));
+    }
+    let mut triple = [0; 3];
+    for ((part, number), name) in parts
+        .iter()
+        .zip(&mut triple)
+        .zip(["major", "minor", "micro"])
+    {
+        *number = part.parse().map_err(|_| {
+            let part = json::go_quote(part);
+            format!("failed to convert {name} version part {part}: strconv.Atoi: parsing {part}: invalid syntax")
+        })?;
+    }
+    Ok(triple)
 }

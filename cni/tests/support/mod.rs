@@ -6,6 +6,8 @@
     reason = "what was skipped must be seen"
 )]
 
+pub(crate) mod bench;
+
 use std::{
     fs,
     io::Write as _,

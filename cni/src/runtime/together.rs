@@ -1,0 +1,99 @@
+//! Several networks of one container at once.
+
+use std::{collections::BTreeSet, panic, thread};
+
+use super::{Attachment, Runtime, RuntimeError};
+use crate::types::{CniResult, NetworkConfigList};
+
+impl Runtime {
+    /// [`add`](Self::add) of several networks at once, each with an interface of its own, as containerd does it for a
+    /// pod: either all are attached, or, when one fails, those that succeeded are detached in reverse order. What was
+    /// attached before this call stays.
+    ///
+    /// The specification wants the operations of one container one after the other; plugins that share nothing but the
+    /// container do not notice. Call [`add`](Self::add) for each where they do.
+    ///
+    /// # Errors
+    /// [`RuntimeError::SameInterface`] before anything is run; else all that failed, [`RuntimeError::Rollback`] when
+    /// something may be left behind.
+    pub fn add_all(
+        &self,
+        networks: &[(NetworkConfigList, Attachment)],
+    ) -> Result<Vec<CniResult>, RuntimeError> {
+        distinct(networks)?;
+        let was_there: Vec<_> = networks
+            .iter()
+            .map(|(list, attachment)| self.is_cached(list, attachment))
+            .collect();
+        let added = at_once(networks, |(list, attachment)| self.add(list, attachment));
+        let undo = networks.iter().zip(&added).zip(&was_there);
+        let undo: Vec<_> = undo
+            .filter(|((_, added), was_there)| added.is_ok() && !**was_there)
+            .map(|((network, _), _)| network)
+            .collect();
+        let (mut results, mut errors) = (Vec::new(), Vec::new());
+        for added in added {
+            match added {
+                Ok(result) => results.push(result),
+                Err(error) => errors.push(error),
+            }
+        }
+        let Err(add) = RuntimeError::join(errors) else {
+            return Ok(results);
+        };
+        let undone = undo.into_iter().rev();
+        let undone = undone.filter_map(|(list, attachment)| self.del(list, attachment).err());
+        match RuntimeError::join(undone.collect()) {
+            Ok(()) => Err(add),
+            Err(rollback) => Err(RuntimeError::Rollback {
+                add: Box::new(add),
+                rollback: Box::new(rollback),
+            }),
+        }
+    }
+
+    /// [`del`](Self::del) of several networks at once; each is tried.
+    ///
+    /// # Errors
+    /// All that failed.
+    pub fn del_all(
+        &self,
+        networks: &[(NetworkConfigList, Attachment)],
+    ) -> Result<(), RuntimeError> {
+        let deleted = at_once(networks, |(list, attachment)| self.del(list, attachment));
+        RuntimeError::join(deleted.into_iter().filter_map(Result::err).collect())
+    }
+}
+
+fn distinct(networks: &[(NetworkConfigList, Attachment)]) -> Result<(), RuntimeError> {
+    let mut seen = BTreeSet::new();
+    for (_, attachment) in networks {
+        let Attachment {
+            container_id,
+            ifname,
+            ..
+        } = attachment;
+        if !seen.insert((container_id, ifname)) {
+            return Err(RuntimeError::SameInterface {
+                container_id: container_id.clone(),
+                ifname: ifname.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Runs the work for each on a thread of its own, and returns in the order of `items`.
+fn at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = items
+            .iter()
+            .map(|item| scope.spawn(move || work(item)))
+            .collect();
+        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        joined
+            .map(|joined| joined.unwrap_or_else(|panicked| panic::resume_unwind(panicked)))
+            .collect()
+    })
+}
