@@ -15,6 +15,11 @@ const PLUGIN_RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-mode
 /// Builds `podplane` and the plugins into `target/release`.
 pub(crate) fn programs() -> Result<()> {
     run(cargo().args(["build", "--release", "--package", "podplane-cli"]))?;
+    plugins()
+}
+
+/// Builds the plugins alone into `target/release`, as static programs.
+pub(crate) fn plugins() -> Result<()> {
     let target = host_target()?;
     run(cargo().env("RUSTFLAGS", PLUGIN_RUSTFLAGS).args([
         "build",
@@ -26,7 +31,8 @@ pub(crate) fn programs() -> Result<()> {
         &target,
     ]))?;
     let built = target_dir().join(&target).join("release");
-    for plugin in plugins()? {
+    fs::create_dir_all(release_dir()).context("make target/release")?;
+    for plugin in plugin_names()? {
         let (from, to) = (built.join(&plugin), release_dir().join(&plugin));
         // A plugin may be running: a new file beside it and a rename leave that process alone.
         let new = to.with_extension("new");
@@ -37,7 +43,7 @@ pub(crate) fn programs() -> Result<()> {
 }
 
 /// The names of the plugins: the programs of the cni package.
-fn plugins() -> Result<Vec<String>> {
+fn plugin_names() -> Result<Vec<String>> {
     let sources = root().join("cni/src/bin");
     let entries = fs::read_dir(&sources).with_context(|| format!("read {}", sources.display()))?;
     let mut names = Vec::new();

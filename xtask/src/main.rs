@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod build;
 mod peers;
 mod proto;
@@ -36,6 +37,11 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure our programs beside others that do the same, in one run on this machine.
+    Bench {
+        #[command(subcommand)]
+        what: bench::What,
+    },
     /// Write the .proto files of Kubernetes' objects anew from the published API definitions.
     Proto,
 }
@@ -46,6 +52,7 @@ fn main() -> ExitCode {
         Command::Up => run::up(),
         Command::Test { args } => run::test(&args),
         Command::Soak { args } => run::soak(&args),
+        Command::Bench { what } => bench::run(&what),
         Command::Proto => proto::generate(),
     };
     match done {

@@ -1,0 +1,106 @@
+//! The table, for the terminal and for the docs.
+
+use anyhow::Result;
+use comfy_table::{Table, presets};
+
+use super::stats::{Pairs, quantile};
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Milliseconds,
+    PairsPerSecond,
+    Kibibytes,
+}
+
+/// What a ratio must be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Goal {
+    /// Ours is at least so many times better than the reference.
+    Better(f64),
+    /// Ours takes at most so many times what the floor takes.
+    Within(f64),
+    /// Nothing is promised.
+    None,
+}
+
+/// A line of the table.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) what: String,
+    pub(super) unit: Unit,
+    pub(super) goal: Goal,
+    /// An error stands in the table, so that one row that cannot be measured does not hide the others.
+    pub(super) measured: Result<Pairs>,
+}
+
+impl Line {
+    /// Whether it was measured, and the goal was reached.
+    pub(super) fn is_reached(&self) -> bool {
+        let Ok(pairs) = &self.measured else {
+            return false;
+        };
+        let median = quantile(&self.ratios(pairs), 0.5);
+        match self.goal {
+            Goal::Better(least) => median.is_some_and(|ratio| ratio >= least),
+            Goal::Within(most) => median.is_some_and(|ratio| ratio <= most),
+            Goal::None => true,
+        }
+    }
+
+    fn ratios(&self, pairs: &Pairs) -> Vec<f64> {
+        let ratios = pairs.theirs_over_ours();
+        match (self.goal, self.unit) {
+            (Goal::Within(_), _) | (_, Unit::PairsPerSecond) => {
+                ratios.iter().map(|ratio| 1.0 / ratio).collect()
+            }
+            _ => ratios,
+        }
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let goal = match self.goal {
+            Goal::Better(least) => format!("≥ {least}×"),
+            Goal::Within(most) => format!("≤ {most}× the time"),
+            Goal::None => String::new(),
+        };
+        let pairs = match &self.measured {
+            Ok(pairs) => pairs,
+            Err(error) => {
+                let text = format!("not measured: {error:#}");
+                let dash = || "—".to_owned();
+                return [self.what.clone(), dash(), dash(), text, goal];
+            }
+        };
+        let ratios = self.ratios(pairs);
+        let [low, median, high] =
+            [0.25, 0.5, 0.75].map(|q| quantile(&ratios, q).unwrap_or(f64::NAN));
+        let missed = if self.is_reached() { "" } else { " (missed)" };
+        [
+            self.what.clone(),
+            self.value(&pairs.ours),
+            self.value(&pairs.theirs),
+            format!("{median:.2}× ({low:.2} to {high:.2})"),
+            format!("{goal}{missed}"),
+        ]
+    }
+
+    fn value(&self, values: &[f64]) -> String {
+        let [p50, p95] = [0.5, 0.95].map(|q| quantile(values, q).unwrap_or(f64::NAN));
+        match self.unit {
+            Unit::Milliseconds => format!("{p50:.2} ({p95:.2}) ms"),
+            Unit::PairsPerSecond => format!("{p50:.0} pairs/s"),
+            Unit::Kibibytes => format!("{p50:.0} KiB"),
+        }
+    }
+}
+
+/// The lines as a table in Markdown.
+pub(super) fn table(lines: &[Line]) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::ASCII_MARKDOWN)
+        .set_header(["what", "ours", "peer", "ratio", "target"])
+        .add_rows(lines.iter().map(Line::cells));
+    table.to_string()
+}
