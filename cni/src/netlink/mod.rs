@@ -4,6 +4,7 @@
 //! takes one lock for all of rtnetlink, so fewer and larger sends are what is fast. Reads are methods.
 
 mod address;
+pub mod conntrack;
 mod link;
 pub mod nft;
 mod route;

@@ -183,6 +183,34 @@ impl Netlink {
     }
 }
 
+impl Netlink {
+    /// The link that packets to an address leave by, if there is a way to it.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Socket`].
+    pub fn link_towards(&mut self, address: IpAddr) -> Result<Option<u32>, NetlinkError> {
+        let mut query = RouteMessage::default();
+        query.header.address_family = family(address);
+        query.header.destination_prefix_length = IpNet::from(address).prefix_len();
+        query
+            .attributes
+            .push(RouteAttribute::Destination(address.into()));
+        let attempt = format!("look up the route to {address}");
+        match self.get(&attempt, RouteNetlinkMessage::GetRoute(query)) {
+            Ok(RouteNetlinkMessage::NewRoute(route)) => {
+                let mut attributes = route.attributes.into_iter();
+                Ok(attributes.find_map(|attribute| match attribute {
+                    RouteAttribute::Oif(index) => Some(index),
+                    _ => None,
+                }))
+            }
+            // The kernel has several words for it: unreachable, prohibited, blackholed.
+            Ok(_) | Err(NetlinkError::Refused { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 fn decode(message: RouteNetlinkMessage) -> Option<Route> {
     let RouteNetlinkMessage::NewRoute(message) = message else {
         return None;

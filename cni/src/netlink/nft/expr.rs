@@ -132,9 +132,10 @@ pub fn is_family(is_v4: bool) -> Vec<Expr> {
     ]
 }
 
-/// `ip saddr 10.0.0.1`, without the test of the family.
-fn address_unguarded(side: Side, address: IpAddr, is_equal: bool) -> Vec<Expr> {
-    network_unguarded(side, IpNet::from(address), is_equal)
+/// `ip saddr 10.0.0.1` in a table of that family, where `nft` does not test the family.
+#[must_use]
+pub fn address_of_family(side: Side, address: IpAddr) -> Vec<Expr> {
+    network_unguarded(side, IpNet::from(address), true)
 }
 
 fn network_unguarded(side: Side, net: IpNet, is_equal: bool) -> Vec<Expr> {
@@ -164,7 +165,7 @@ fn network_unguarded(side: Side, net: IpNet, is_equal: bool) -> Vec<Expr> {
 #[must_use]
 pub fn address(side: Side, address: IpAddr) -> Vec<Expr> {
     let mut exprs = is_family(address.is_ipv4());
-    exprs.extend(address_unguarded(side, address, true));
+    exprs.extend(address_of_family(side, address));
     exprs
 }
 
@@ -198,7 +199,7 @@ pub fn leaves_network(from: IpAddr, net: IpNet) -> Vec<Expr> {
 #[must_use]
 pub fn between(from: IpAddr, to: IpAddr) -> Vec<Expr> {
     let mut exprs = address(Side::Source, from);
-    exprs.extend(address_unguarded(Side::Destination, to, true));
+    exprs.extend(address_of_family(Side::Destination, to));
     exprs
 }
 

@@ -7,7 +7,7 @@ pub mod expr;
 
 use std::{fmt, path::Path};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_NONREC, NLM_F_REQUEST};
 use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
     nftables::{
@@ -141,6 +141,26 @@ pub struct Base {
     pub policy: bool,
 }
 
+/// Where in its chain a rule is put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// At the front.
+    First,
+    /// At the end.
+    Last,
+    /// In front of the rule of that number.
+    Before(u64),
+}
+
+/// How a rule is found again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Label<'a> {
+    /// What `nft` shows; empty for none.
+    pub comment: &'a str,
+    /// What `nft` and other programs pass over; empty for none.
+    pub tag: &'a str,
+}
+
 /// A rule that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
@@ -150,6 +170,8 @@ pub struct Rule {
     pub chain: String,
     /// Its comment; empty if it has none.
     pub comment: String,
+    /// Its tag; empty if it has none.
+    pub tag: String,
     /// The chain that it jumps or goes to.
     pub target: Option<String>,
 }
@@ -193,7 +215,7 @@ impl Batch {
     /// Makes a table unless it is there; then its comment stays as it is.
     pub fn add_table(&mut self, table: Table<'_>, comment: Option<&str>) {
         let mut attributes = vec![TableAttribute::Name(table.name.to_owned())];
-        attributes.extend(comment.map(|text| TableAttribute::UserData(comment_data(text))));
+        attributes.extend(comment.map(|text| TableAttribute::UserData(text_data(COMMENT, text))));
         let message = NfTablesMessage::NewTable(TableMessage { attributes });
         self.push(
             format_args!("add table {table}"),
@@ -235,7 +257,7 @@ impl Batch {
                 attributes.push(ChainAttribute::Policy(ACCEPT));
             }
         }
-        attributes.extend(comment.map(|text| ChainAttribute::UserData(comment_data(text))));
+        attributes.extend(comment.map(|text| ChainAttribute::UserData(text_data(COMMENT, text))));
         let message = NfTablesMessage::NewChain(ChainMessage { attributes });
         self.push(
             format_args!("add chain {chain}"),
@@ -258,6 +280,23 @@ impl Batch {
         );
     }
 
+    /// Deletes a chain that has no rules and that no rule jumps to; another one fails the batch.
+    pub fn delete_unused_chain(&mut self, chain: Chain<'_>) {
+        let message = NfTablesMessage::DeleteChain(ChainMessage {
+            attributes: chain_name(chain),
+        });
+        let attempt = format_args!("delete unused chain {chain}");
+        self.push(attempt, chain.table.family, message, NLM_F_NONREC);
+    }
+
+    /// Deletes a table that has no chains; another one fails the batch.
+    pub fn delete_unused_table(&mut self, table: Table<'_>) {
+        let attributes = vec![TableAttribute::Name(table.name.to_owned())];
+        let message = NfTablesMessage::DeleteTable(TableMessage { attributes });
+        let attempt = format_args!("delete unused table {table}");
+        self.push(attempt, table.family, message, NLM_F_NONREC);
+    }
+
     /// Deletes the rules of a chain.
     pub fn flush_chain(&mut self, chain: Chain<'_>) {
         let message = NfTablesMessage::DeleteRule(RuleMessage {
@@ -273,21 +312,45 @@ impl Batch {
 
     /// Adds a rule at the end of a chain.
     pub fn add_rule(&mut self, chain: Chain<'_>, rule: Vec<Expr>, comment: Option<&str>) {
-        self.new_rule(chain, rule, comment, NLM_F_APPEND);
+        let comment = comment.unwrap_or_default();
+        self.place_rule(chain, rule, Place::Last, Label { comment, tag: "" });
     }
 
     /// Adds a rule at the front of a chain.
     pub fn insert_rule(&mut self, chain: Chain<'_>, rule: Vec<Expr>, comment: Option<&str>) {
-        self.new_rule(chain, rule, comment, 0);
+        let comment = comment.unwrap_or_default();
+        self.place_rule(chain, rule, Place::First, Label { comment, tag: "" });
     }
 
-    fn new_rule(&mut self, chain: Chain<'_>, rule: Vec<Expr>, comment: Option<&str>, place: u16) {
+    /// Adds a rule.
+    pub fn place_rule(
+        &mut self,
+        chain: Chain<'_>,
+        rule: Vec<Expr>,
+        place: Place,
+        label: Label<'_>,
+    ) {
         let mut attributes = rule_place(chain);
+        let flags = match place {
+            Place::First => NLM_F_CREATE,
+            Place::Last => NLM_F_CREATE | NLM_F_APPEND,
+            Place::Before(handle) => {
+                attributes.push(RuleAttribute::Position(handle));
+                NLM_F_CREATE
+            }
+        };
         let expressions = rule.into_iter().map(|expr| expr.0.into());
         attributes.push(RuleAttribute::Expressions(expressions.collect()));
-        attributes.extend(comment.map(|text| RuleAttribute::UserData(comment_data(text))));
+        let mut data = Vec::new();
+        for (kind, text) in [(COMMENT, label.comment), (TAG, label.tag)] {
+            if !text.is_empty() {
+                data.extend(text_data(kind, text));
+            }
+        }
+        if !data.is_empty() {
+            attributes.push(RuleAttribute::UserData(data));
+        }
         let message = NfTablesMessage::NewRule(RuleMessage { attributes });
-        let flags = NLM_F_CREATE | place;
         self.push(
             format_args!("add rule to chain {chain}"),
             chain.table.family,
@@ -457,13 +520,17 @@ fn decode_rule(message: RuleMessage) -> Option<Rule> {
         handle: 0,
         chain: String::new(),
         comment: String::new(),
+        tag: String::new(),
         target: None,
     };
     for attribute in message.attributes {
         match attribute {
             RuleAttribute::Handle(handle) => rule.handle = handle,
             RuleAttribute::Chain(chain) => rule.chain = chain,
-            RuleAttribute::UserData(data) => rule.comment = comment(&data),
+            RuleAttribute::UserData(data) => {
+                rule.comment = find_text(COMMENT, &data);
+                rule.tag = find_text(TAG, &data);
+            }
             RuleAttribute::Expressions(list) => {
                 rule.target = list.into_iter().find_map(expr::target)
             }
@@ -482,7 +549,7 @@ fn decode_chain(table: Table<'_>, message: ChainMessage) -> Option<ExistingChain
         match attribute {
             ChainAttribute::Table(name) if name != table.name => return None,
             ChainAttribute::Name(name) => chain.name = name,
-            ChainAttribute::UserData(data) => chain.comment = comment(&data),
+            ChainAttribute::UserData(data) => chain.comment = find_text(COMMENT, &data),
             _ => {}
         }
     }
@@ -491,29 +558,35 @@ fn decode_chain(table: Table<'_>, message: ChainMessage) -> Option<ExistingChain
 
 /// User data of tables, chains and rules is a list of type, length, value; the comment is type 0 in all three.
 const COMMENT: u8 = 0;
+/// A type that nobody else uses, and that `nft` passes over.
+const TAG: u8 = 200;
 
 /// `nft` refuses longer ones.
 pub const MAX_COMMENT: usize = 128;
+/// With a comment of full length there is room for no more.
+pub const MAX_TAG: usize = 120;
 
-fn comment_data(text: &str) -> Vec<u8> {
-    let mut end = text.len().min(MAX_COMMENT);
+fn text_data(kind: u8, text: &str) -> Vec<u8> {
+    let mut end = text
+        .len()
+        .min(if kind == TAG { MAX_TAG } else { MAX_COMMENT });
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     let text = &text.as_bytes()[..end];
     let length = u8::try_from(text.len() + 1).unwrap_or(u8::MAX);
-    let mut data = vec![COMMENT, length];
+    let mut data = vec![kind, length];
     data.extend_from_slice(text);
     data.push(0);
     data
 }
 
-fn comment(mut data: &[u8]) -> String {
+fn find_text(wanted: u8, mut data: &[u8]) -> String {
     while let [kind, length, rest @ ..] = data {
         let Some((value, next)) = rest.split_at_checked(usize::from(*length)) else {
             break;
         };
-        if *kind == COMMENT {
+        if *kind == wanted {
             let text = value.strip_suffix(&[0]).unwrap_or(value);
             return String::from_utf8_lossy(text).into_owned();
         }
@@ -528,11 +601,16 @@ mod tests {
 
     #[test]
     fn comments_are_read_as_they_are_written() {
+        let comment = |data: &[u8]| find_text(COMMENT, data);
+        let comment_data = |text: &str| text_data(COMMENT, text);
         for text in ["", "a", "net: x, id: ü"] {
             assert_eq!(comment(&comment_data(text)), text);
         }
         let long = "ü".repeat(MAX_COMMENT);
         assert_eq!(comment(&comment_data(&long)), "ü".repeat(MAX_COMMENT / 2));
+        let both = [comment_data(&long), text_data(TAG, &long)].concat();
+        assert_eq!(find_text(TAG, &both), "ü".repeat(MAX_TAG / 2));
+        assert!(both.len() <= 256, "NFT_USERDATA_MAXLEN");
         assert_eq!(
             comment(&[1, 2, 9, 9, 0, 2, b'x', 0]),
             "x",
