@@ -277,12 +277,31 @@ fn check_config(stdin: &[u8]) -> Result<String, CniError> {
     if folded.is_null() {
         folded = serde_json::Value::Object(serde_json::Map::new());
     }
+    // Serde would read a struct from a list as well.
+    if let Some(kind) = not_an_object(&folded) {
+        let go_type = r#"struct { Name string "json:\"name\"" }"#;
+        let text = format!("json: cannot unmarshal {kind} into Go value of type {go_type}");
+        return Err(network(serde::de::Error::custom(text)));
+    }
     let Name { name } = Name::deserialize(&folded).map_err(network)?;
     validate::network_name(&name)?;
     let version = ConfigVersion::deserialize(&folded);
     let version =
         version.map_err(|error| undecodable("decoding version from network config", &error));
     version.map(|version| version.cniversion)
+}
+
+/// Go's name for what is not an object.
+fn not_an_object(value: &serde_json::Value) -> Option<&'static str> {
+    use serde_json::Value;
+    match value {
+        Value::Object(_) => None,
+        Value::Array(_) => Some("array"),
+        Value::String(_) => Some("string"),
+        Value::Number(_) => Some("number"),
+        Value::Bool(_) => Some("bool"),
+        Value::Null => Some("null"),
+    }
 }
 
 fn incompatible(msg: &str) -> CniError {

@@ -99,6 +99,12 @@ fn the_configuration_is_looked_at_before_the_command() {
         )
     );
     assert_eq!(refusal(&foo, GOOD), plain(4, "unknown CNI_COMMAND: FOO"));
+    for (junk, kind) in [("[]", "array"), ("5", "number"), ("\"x\"", "string")] {
+        let text = format!(
+            "error unmarshall network config: json: cannot unmarshal {kind} into Go value of type struct {{ Name string \"json:\\\"name\\\"\" }}"
+        );
+        assert_eq!(refusal(&foo, junk), plain(6, &text));
+    }
     for nameless in ["null", "{}", r#"{"name": null}"#, r#"{"name": ""}"#] {
         assert_eq!(refusal(&[], nameless), plain(7, "missing network name"));
     }
