@@ -22,6 +22,7 @@ pub mod static_ipam;
 mod sys;
 pub mod sysctl;
 pub mod types;
+pub mod verify;
 
 pub use runtime::{Attachment, Runtime, RuntimeError, ValidAttachment};
 pub use types::{CniError, CniResult, NetworkConfigList, Version};

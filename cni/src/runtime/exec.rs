@@ -113,7 +113,7 @@ pub fn execute(
 
 /// Starts the program. One that is being written (`ETXTBSY`: an upgrade in place) is tried again, as
 /// libcni does: up to 6 attempts, a second apart.
-fn spawn(command: &mut Command) -> io::Result<Child> {
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let attempts = ConstantBuilder::new()
         .with_delay(Duration::from_secs(1))
         .with_max_times(5);
@@ -147,24 +147,25 @@ fn failure(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> PluginError {
     }
 }
 
-enum Ended {
+/// Why a [`Conversation`] is over.
+pub(crate) enum Ended {
     Exited,
     TimedOut,
 }
 
 /// The pipes of a running plugin. One thread serves them all, so that neither a full pipe nor a
 /// grandchild that keeps one open can block it.
-struct Conversation<'a> {
+pub(crate) struct Conversation<'a> {
     process: rustix::fd::OwnedFd,
     stdin: Option<(ChildStdin, &'a [u8])>,
     out: Option<ChildStdout>,
     err: Option<ChildStderr>,
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
 }
 
 impl<'a> Conversation<'a> {
-    fn new(child: &mut Child, input: &'a [u8]) -> io::Result<Self> {
+    pub(crate) fn new(child: &mut Child, input: &'a [u8]) -> io::Result<Self> {
         let process = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
         let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let fds = [
@@ -187,7 +188,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Feeds and drains the pipes until the process has ended, whoever else may still hold them.
-    fn run_until(&mut self, deadline: Option<Instant>) -> io::Result<Ended> {
+    pub(crate) fn run_until(&mut self, deadline: Option<Instant>) -> io::Result<Ended> {
         loop {
             self.feed();
             drain(&mut self.out, &mut self.stdout)?;

@@ -1,0 +1,158 @@
+//! SIGKILL and full disks, in a network where one address is left.
+
+use std::time::Duration;
+
+use rand::{RngExt as _, rngs::StdRng};
+
+use super::{ENDLESS, Verdict, skipped};
+use crate::verify::{
+    Severity, VerifyError,
+    exchange::{End, Exchange, Interruption},
+    network::{Added, Key, Network},
+    session::Session,
+};
+
+/// A check stops at so many leaks: each needs a fresh network, and they are alike.
+const ENOUGH: u32 = 3;
+
+/// A network with one free address, and how long an ADD takes.
+fn one_left(session: &Session) -> Result<Option<(Network<'_>, Duration)>, VerifyError> {
+    let ranges = serde_json::json!([[{"subnet": "10.92.0.0/30"}]]);
+    if let Some(network) = session.network_with(&ranges) {
+        let time = session.time_of_add(&network)?;
+        return Ok(Some((network, time)));
+    }
+    let network = session.network();
+    let time = session.time_of_add(&network)?;
+    let Some(filled) = network.fill("fill")? else {
+        return Ok(None);
+    };
+    network.del(&filled.keys[0])?;
+    Ok(Some((network, time)))
+}
+
+/// A moment to kill at: a random time of an ADD's, or one of its first changes to files if they can be seen.
+pub(super) fn moment(random: &mut StdRng, network: &Network<'_>, time: Duration) -> Interruption {
+    match network.directory() {
+        Some(dir) if random.random_bool(0.5) => Interruption::OnChange {
+            dir,
+            // The first is where a lease comes to be.
+            nth: random.random_range(1..=6_u32).saturating_sub(2).max(1),
+        },
+        _ => Interruption::After(time.mul_f64(random.random_range(0.1..1.2))),
+    }
+}
+
+/// Whether the one address can be had. If not, it has leaked.
+fn is_lost(network: &Network<'_>) -> Result<Option<Exchange>, VerifyError> {
+    let key = Key::new("probe");
+    let (added, exchange) = network.add_exchange(&key, Interruption::None)?;
+    network.del(&key)?;
+    Ok((!matches!(added, Added::Given(_))).then_some(exchange))
+}
+
+/// Does something in each round that must not cost the one address that there is.
+fn repeat(
+    session: &Session,
+    check: &'static str,
+    weight: u32,
+    mut round: impl FnMut(
+        &Network<'_>,
+        &mut StdRng,
+        Duration,
+        u32,
+    ) -> Result<Vec<Exchange>, VerifyError>,
+) -> Result<Verdict, VerifyError> {
+    let mut random = session.random(check, 0);
+    let Some((mut network, time)) = one_left(session)? else {
+        return skipped(ENDLESS);
+    };
+    let mut leaks = 0;
+    for number in session.rounds(weight) {
+        let done = round(&network, &mut random, time, number)?;
+        let Some(refusal) = is_lost(&network)? else {
+            continue;
+        };
+        let what: Vec<_> = done
+            .iter()
+            .map(|exchange| {
+                let (command, interruption) = (exchange.call.command(), &exchange.interruption);
+                match exchange.end {
+                    End::Interrupted => format!("{command} ({interruption})"),
+                    _ => command.to_owned(),
+                }
+            })
+            .collect();
+        session.find(
+            check,
+            Severity::Weakness,
+            format!(
+                "round {number}: {}, and the address cannot be had any more: {}",
+                what.join(", "),
+                refusal.summary()
+            ),
+            "the address is free again",
+            done.iter()
+                .chain([&refusal])
+                .map(|exchange| session.step(exchange))
+                .collect(),
+        );
+        leaks += 1;
+        if leaks == ENOUGH {
+            break;
+        }
+        network.clear()?;
+        match one_left(session)? {
+            Some((fresh, _)) => network = fresh,
+            None => break,
+        }
+    }
+    network.clear()?;
+    Ok(Verdict::Done)
+}
+
+pub(super) fn kill_add(session: &Session) -> Result<Verdict, VerifyError> {
+    repeat(
+        session,
+        "kill-add-leaks-nothing",
+        3,
+        |network, random, time, number| {
+            let key = Key::new(format!("killed-{number}"));
+            let (_, add) = network.add_exchange(&key, moment(random, network, time))?;
+            let del = network.del(&key)?;
+            Ok(vec![add, del])
+        },
+    )
+}
+
+pub(super) fn kill_del(session: &Session) -> Result<Verdict, VerifyError> {
+    repeat(
+        session,
+        "kill-del-leaks-nothing",
+        1,
+        |network, random, time, number| {
+            let key = Key::new(format!("killed-{number}"));
+            network.add(&key)?;
+            let first = network.del_exchange(&key, moment(random, network, time))?;
+            let second = network.del(&key)?;
+            Ok(vec![first, second])
+        },
+    )
+}
+
+/// Files can be no longer than a few bytes. An ADD that says so has no address, even before a DEL.
+pub(super) fn full_disk(session: &Session) -> Result<Verdict, VerifyError> {
+    repeat(session, "full-disk", 1, |network, random, _, number| {
+        let length = random.random_range(1..20);
+        let key = Key::new(format!("full-{number:0length$}"));
+        let limit = Interruption::FileSize(random.random_range(0..40));
+        let (added, add) = network.add_exchange(&key, limit)?;
+        match added {
+            Added::Refused => Ok(vec![add]),
+            Added::Given(_) | Added::Unknown => {
+                let del = network.del(&key)?;
+                Ok(vec![add, del])
+            }
+        }
+    })
+}

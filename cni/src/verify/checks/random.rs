@@ -1,0 +1,330 @@
+//! Random sequences of calls, one after the other against a model, and many at a time.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use rand::{RngExt as _, rngs::StdRng, seq::IndexedRandom as _};
+
+use super::{ENDLESS, Verdict, kill::moment, lease::nothing_leaked, skipped};
+use crate::{
+    types::Version,
+    verify::{
+        Severity, VerifyError,
+        exchange::{End, Interruption},
+        network::{Added, Key, Network},
+        session::Session,
+    },
+};
+
+/// Calls in one sequence.
+const LENGTH: u32 = 40;
+
+/// One sequence at a time; after each call the plugin must agree with the model.
+pub(super) fn sequence(session: &Session) -> Result<Verdict, VerifyError> {
+    let mut random = session.random("random-sequence", 0);
+    for round in session.rounds(1) {
+        if round % 10 != 0 {
+            continue; // A sequence is worth ten rounds of other checks.
+        }
+        let network = session.network();
+        let Some(capacity) = network.free("before")? else {
+            return skipped(ENDLESS);
+        };
+        let mut model = Model {
+            network: &network,
+            capacity,
+            unknown: BTreeSet::new(),
+            time: session.time_of_add(&network)?,
+            random: &mut random,
+        };
+        for _ in 0..LENGTH {
+            model.step()?;
+        }
+        network.clear()?;
+        nothing_leaked(
+            &network,
+            ("random-sequence", Severity::Weakness),
+            capacity,
+            &[],
+        )?;
+    }
+    Ok(Verdict::Done)
+}
+
+struct Model<'a, 'b> {
+    network: &'a Network<'b>,
+    capacity: usize,
+    /// Attachments whose ADD or DEL was killed: they may hold an address.
+    unknown: BTreeSet<Key>,
+    time: std::time::Duration,
+    random: &'a mut StdRng,
+}
+
+impl Model<'_, '_> {
+    fn step(&mut self) -> Result<(), VerifyError> {
+        // A few more containers than addresses, so that full and empty are both common.
+        let number = self.random.random_range(0..self.capacity + 3);
+        let key = Key::new(format!("c{number}"));
+        match self.random.random_range(0..100) {
+            0..45 => self.add(&key),
+            45..75 => self.del(&key),
+            75..85 => self.check(&key),
+            85..93 => self.kill(&key),
+            _ => self.gc(),
+        }
+    }
+
+    fn add(&mut self, key: &Key) -> Result<(), VerifyError> {
+        let held = self.network.held(key);
+        let live = self.network.live().len();
+        let (added, exchange) = self.network.add_exchange(key, Interruption::None)?;
+        let session = self.network.session;
+        let find = |seen: String, expected: &str| {
+            let steps = held.iter().map(|held| held.add.clone());
+            let steps = steps.chain([session.step(&exchange)]).collect();
+            session.find(
+                "random-sequence",
+                Severity::Violation,
+                seen,
+                expected,
+                steps,
+            );
+        };
+        match (&added, &held) {
+            (Added::Given(given), Some(held)) if *given != held.addresses => find(
+                format!("a repeated ADD gives {given:?} after {:?}", held.addresses),
+                "an error, or the same addresses",
+            ),
+            // Its own address may be refused to one that is not known to have none.
+            (Added::Refused, None) if !self.unknown.contains(key) => {
+                let may_be_taken = live + self.unknown.len();
+                if may_be_taken < self.capacity {
+                    find(
+                        format!(
+                            "ADD with at most {may_be_taken} of {} addresses taken: {}",
+                            self.capacity,
+                            exchange.summary()
+                        ),
+                        "an address, because one is free",
+                    );
+                }
+            }
+            _ => {}
+        }
+        if matches!(added, Added::Given(_)) {
+            self.unknown.remove(key);
+        }
+        Ok(())
+    }
+
+    fn del(&mut self, key: &Key) -> Result<(), VerifyError> {
+        self.network.del(key)?;
+        self.unknown.remove(key);
+        Ok(())
+    }
+
+    fn check(&mut self, key: &Key) -> Result<(), VerifyError> {
+        let session = self.network.session;
+        if session.version < Version::V0_4_0 {
+            return Ok(());
+        }
+        let held = self.network.held(key);
+        let exchange = self.network.check(key)?;
+        if let Some(held) = held
+            && !exchange.succeeded()
+        {
+            session.find(
+                "random-sequence",
+                Severity::Violation,
+                format!("CHECK of a live attachment: {}", exchange.summary()),
+                "success",
+                vec![held.add, session.step(&exchange)],
+            );
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self, key: &Key) -> Result<(), VerifyError> {
+        let interruption = moment(self.random, self.network, self.time);
+        if self.network.held(key).is_some() {
+            let exchange = self.network.del_exchange(key, interruption)?;
+            if exchange.end == End::Interrupted {
+                self.unknown.insert(key.clone());
+            }
+        } else {
+            let (added, _) = self.network.add_exchange(key, interruption)?;
+            match added {
+                Added::Unknown => {
+                    self.unknown.insert(key.clone());
+                }
+                Added::Given(_) => {
+                    self.unknown.remove(key);
+                }
+                Added::Refused => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn gc(&mut self) -> Result<(), VerifyError> {
+        if self.network.session.version < Version::V1_1_0 {
+            return Ok(());
+        }
+        let mut valid = self.network.live();
+        valid.retain(|_| self.random.random_bool(0.8));
+        let exchange = self.network.gc(Some(&valid))?;
+        if exchange.succeeded() {
+            // What a killed call has left is stale as well, but only a DEL is sure to free it.
+            return Ok(());
+        }
+        let session = self.network.session;
+        session.find(
+            "random-sequence",
+            Severity::Violation,
+            format!("GC: {}", exchange.summary()),
+            "success",
+            vec![session.step(&exchange)],
+        );
+        Ok(())
+    }
+}
+
+/// Runs `work` on so many threads as may run the plugin at a time, and returns the first error.
+fn at_once(
+    session: &Session,
+    work: impl Fn(u64) -> Result<(), VerifyError> + Sync,
+) -> Result<(), VerifyError> {
+    let first = Mutex::new(None);
+    thread::scope(|scope| {
+        for worker in 0..u64::from(session.options.concurrency) {
+            let (work, first) = (&work, &first);
+            scope.spawn(move || {
+                if let Err(error) = work(worker) {
+                    let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                    first.get_or_insert(error);
+                }
+            });
+        }
+    });
+    let first = first.into_inner().unwrap_or_else(PoisonError::into_inner);
+    first.map_or(Ok(()), Err)
+}
+
+/// More ADDs than there are addresses, all at once.
+pub(super) fn concurrent_fill(session: &Session) -> Result<Verdict, VerifyError> {
+    for round in session.rounds(1) {
+        if round % 20 != 0 {
+            continue; // Each round is a lot of calls.
+        }
+        let network = session.network();
+        let Some(capacity) = network.free("before")? else {
+            return skipped(ENDLESS);
+        };
+        let (next, given) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        at_once(session, |_| {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= capacity + 8 {
+                    return Ok(());
+                }
+                let added = network.add(&Key::new(format!("many-{number}")))?;
+                if let Added::Given(_) = added {
+                    given.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })?;
+        let given = given.into_inner();
+        if given != capacity {
+            session.find(
+                "concurrent-fill",
+                Severity::Violation,
+                format!("{given} of {} concurrent ADDs succeeded", capacity + 8),
+                format!("{capacity}, as many as one after the other"),
+                Vec::new(),
+            );
+        }
+        network.clear()?;
+        nothing_leaked(
+            &network,
+            ("concurrent-fill", Severity::Violation),
+            capacity,
+            &[],
+        )?;
+    }
+    Ok(Verdict::Done)
+}
+
+pub(super) fn concurrent(session: &Session) -> Result<Verdict, VerifyError> {
+    concurrently(session, "concurrent-sequence", 0.0, Severity::Violation)
+}
+
+pub(super) fn concurrent_kill(session: &Session) -> Result<Verdict, VerifyError> {
+    // What a kill leaves behind is a leak; that an address is given twice is told by `add-unique`.
+    concurrently(session, "concurrent-kill", 0.4, Severity::Weakness)
+}
+
+/// Threads that add and delete containers of their own. Together they have no more of them than there are
+/// addresses, so that no ADD may be refused.
+fn concurrently(
+    session: &Session,
+    check: &'static str,
+    killed: f64,
+    severity: Severity,
+) -> Result<Verdict, VerifyError> {
+    let network = session.network();
+    let Some(capacity) = network.free("before")? else {
+        return skipped(ENDLESS);
+    };
+    let workers = u64::from(session.options.concurrency);
+    let time = session.time_of_add(&network)?;
+    at_once(session, |worker| {
+        let own: Vec<_> = (worker..)
+            .step_by(usize::try_from(workers).unwrap_or(1))
+            .take_while(|number| usize::try_from(*number).is_ok_and(|number| number < capacity))
+            .map(|number| Key::new(format!("w{number}")))
+            .collect();
+        let mut random = session.random(check, worker + 1);
+        for _ in session.rounds(1) {
+            let Some(key) = own.choose(&mut random) else {
+                break; // More workers than addresses.
+            };
+            let kill = random.random_bool(killed);
+            let moment = moment(&mut random, &network, time);
+            let interruption = if kill { moment } else { Interruption::None };
+            if network.held(key).is_some() {
+                let del = network.del_exchange(key, interruption)?;
+                if del.end == End::Interrupted {
+                    network.del(key)?;
+                }
+                continue;
+            }
+            let (added, exchange) = network.add_exchange(key, interruption)?;
+            match added {
+                Added::Given(_) => {}
+                Added::Unknown => {
+                    network.del(key)?;
+                }
+                Added::Refused => session.find(
+                    check,
+                    severity,
+                    format!(
+                        "ADD while fewer than {capacity} containers have an address: {}",
+                        exchange.summary()
+                    ),
+                    "an address, because one is free",
+                    vec![session.step(&exchange)],
+                ),
+            }
+        }
+        Ok(())
+    })?;
+    network.clear()?;
+    nothing_leaked(&network, (check, severity), capacity, &[])?;
+    Ok(Verdict::Done)
+}

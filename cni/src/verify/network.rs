@@ -1,0 +1,346 @@
+//! A network of one check: what the plugin was asked for in it, and who has which address.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    Severity, VerifyError,
+    exchange::{Call, End, Exchange, Interruption, Step},
+    session::Session,
+    template::{KnownRange, known_ranges, objection, with_ranges},
+};
+use crate::types::{CniResult, Version};
+
+/// A container and the name of an interface in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) id: String,
+    pub(super) ifname: String,
+}
+
+impl Key {
+    pub(super) fn new(id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            ifname: "eth0".to_owned(),
+        }
+    }
+
+    pub(super) fn interface(mut self, ifname: &str) -> Self {
+        ifname.clone_into(&mut self.ifname);
+        self
+    }
+}
+
+/// What a live attachment has.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) result: Value,
+    /// The ADD that gave it.
+    pub(super) add: Step,
+}
+
+/// What became of an ADD.
+#[derive(Debug)]
+pub(super) enum Added {
+    /// It gave addresses.
+    Given(Vec<IpAddr>),
+    /// It failed, as it may.
+    Refused,
+    /// It was killed, so that nobody knows.
+    Unknown,
+}
+
+/// What filling a network up came to.
+#[derive(Debug)]
+pub(super) struct Filled {
+    pub(super) keys: Vec<Key>,
+    /// The ADD that found no address.
+    pub(super) refusal: Exchange,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    live: BTreeMap<Key, Held>,
+    /// Everything that was asked for and not deleted since.
+    touched: BTreeSet<Key>,
+}
+
+/// See the module.
+pub(super) struct Network<'a> {
+    pub(super) session: &'a Session,
+    pub(super) config: Value,
+    data_dir: PathBuf,
+    ranges: Vec<KnownRange>,
+    ledger: Mutex<Ledger>,
+}
+
+impl<'a> Network<'a> {
+    pub(super) fn new(session: &'a Session, config: Value, data_dir: PathBuf) -> Self {
+        Self {
+            session,
+            ranges: known_ranges(&config),
+            config,
+            data_dir,
+            ledger: Mutex::default(),
+        }
+    }
+
+    /// The same network with other ranges in the configuration: one ledger, one directory.
+    pub(super) fn set_ranges(&mut self, ranges: &Value) {
+        self.config = with_ranges(&self.config, ranges);
+        // What was given out before may still be held.
+        self.ranges.extend(known_ranges(&self.config));
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory of this network's files, if it has one by now.
+    pub(super) fn directory(&self) -> Option<PathBuf> {
+        let name = self.config["name"].as_str().unwrap_or_default();
+        let nested = self.data_dir.join(name);
+        [&nested, &self.data_dir]
+            .into_iter()
+            .find(|dir| dir.is_dir())
+            .cloned()
+    }
+
+    pub(super) fn held(&self, key: &Key) -> Option<Held> {
+        self.ledger().live.get(key).cloned()
+    }
+
+    pub(super) fn live(&self) -> Vec<Key> {
+        self.ledger().live.keys().cloned().collect()
+    }
+
+    /// A call as a runtime makes it: with the result of the ADD for CHECK, and for DEL from 0.4.0 on.
+    pub(super) fn call(&self, command: &str, key: &Key) -> Call {
+        let mut config = self.config.clone();
+        let version: Version = config["cniVersion"]
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default();
+        if matches!(command, "CHECK" | "DEL")
+            && version >= Version::V0_4_0
+            && let Some(held) = self.held(key)
+        {
+            config["prevResult"] = held.result;
+        }
+        let mut env = vec![("CNI_COMMAND", command.to_owned())];
+        if !matches!(command, "GC" | "STATUS" | "VERSION") {
+            env.extend([
+                ("CNI_CONTAINERID", key.id.clone()),
+                ("CNI_NETNS", self.session.netns()),
+                ("CNI_IFNAME", key.ifname.clone()),
+            ]);
+        }
+        env.push(("CNI_PATH", self.session.plugin_dir()));
+        Call {
+            env,
+            stdin: config.to_string().into_bytes(),
+            is_junk: false,
+        }
+    }
+
+    pub(super) fn add(&self, key: &Key) -> Result<Added, VerifyError> {
+        self.add_exchange(key, Interruption::None)
+            .map(|(added, _)| added)
+    }
+
+    /// ADD, with what was said. A success is entered in the ledger, and judged.
+    pub(super) fn add_exchange(
+        &self,
+        key: &Key,
+        interruption: Interruption,
+    ) -> Result<(Added, Exchange), VerifyError> {
+        self.ledger().touched.insert(key.clone());
+        let call = self.call("ADD", key);
+        let exchange = self.session.interrupt(&call, interruption)?;
+        let added = match exchange.end {
+            End::Exit(0) => Added::Given(self.enter(key, &exchange)),
+            End::Interrupted => Added::Unknown,
+            _ => Added::Refused,
+        };
+        Ok((added, exchange))
+    }
+
+    /// Enters what an ADD gave. The entry is made after the plugin has said so and is deleted before a DEL
+    /// begins, so that an address with two entries has really been given twice.
+    pub(super) fn enter(&self, key: &Key, exchange: &Exchange) -> Vec<IpAddr> {
+        let Ok(result) = CniResult::parse(&exchange.stdout, "") else {
+            return Vec::new(); // The form has been complained about.
+        };
+        let step = self.session.step(exchange);
+        let nets: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
+        for net in &nets {
+            if let Some(objection) = objection(&self.ranges, *net) {
+                self.session.find(
+                    "result-range",
+                    Severity::Violation,
+                    objection,
+                    "an address that the configured range gives",
+                    vec![step.clone()],
+                );
+            }
+        }
+        let addresses: Vec<_> = nets.iter().map(|net| net.addr()).collect();
+        let mut ledger = self.ledger();
+        let before = ledger.live.get(key).map(|held| held.addresses.clone());
+        let owner = |ip: &IpAddr| {
+            let mut others = ledger.live.iter().filter(|(other, _)| *other != key);
+            others.find(|(_, held)| held.addresses.contains(ip))
+        };
+        let twice: Vec<_> = addresses
+            .iter()
+            .filter_map(|ip| {
+                let (other, held) = owner(ip)?;
+                let seen = format!(
+                    "{ip} is given to {}/{} while {}/{} has it",
+                    key.id, key.ifname, other.id, other.ifname
+                );
+                Some((seen, held.add.clone()))
+            })
+            .collect();
+        let held = Held {
+            addresses: addresses.clone(),
+            result: serde_json::from_slice(&exchange.stdout).unwrap_or_default(),
+            add: step.clone(),
+        };
+        if before.is_none() {
+            ledger.live.insert(key.clone(), held);
+        }
+        drop(ledger);
+        for (seen, first) in twice {
+            self.session.find(
+                "add-unique",
+                Severity::Violation,
+                seen,
+                "an address that no live attachment has",
+                vec![first, step.clone()],
+            );
+        }
+        addresses
+    }
+
+    /// DEL. A failure is a finding.
+    pub(super) fn del(&self, key: &Key) -> Result<Exchange, VerifyError> {
+        self.del_exchange(key, Interruption::None)
+    }
+
+    pub(super) fn del_exchange(
+        &self,
+        key: &Key,
+        interruption: Interruption,
+    ) -> Result<Exchange, VerifyError> {
+        let call = self.call("DEL", key);
+        self.forget(key);
+        let exchange = self.session.interrupt(&call, interruption)?;
+        match exchange.end {
+            End::Exit(0) => {
+                self.ledger().touched.remove(key);
+            }
+            End::Exit(_) => self.session.find(
+                "del-succeeds",
+                Severity::Violation,
+                format!("DEL of {}/{}: {}", key.id, key.ifname, exchange.summary()),
+                "success",
+                vec![self.session.step(&exchange)],
+            ),
+            _ => {}
+        }
+        Ok(exchange)
+    }
+
+    /// Takes an attachment out of the ledger, before something begins that may free its addresses.
+    pub(super) fn forget(&self, key: &Key) {
+        self.ledger().live.remove(key);
+    }
+
+    pub(super) fn check(&self, key: &Key) -> Result<Exchange, VerifyError> {
+        self.session.call(&self.call("CHECK", key))
+    }
+
+    /// GC; `valid` of `None` is an absent list.
+    pub(super) fn gc(&self, valid: Option<&[Key]>) -> Result<Exchange, VerifyError> {
+        let mut config = self.config.clone();
+        if let Some(valid) = valid {
+            let entry = |key: &Key| json!({"containerID": key.id, "ifname": key.ifname});
+            config["cni.dev/valid-attachments"] = valid.iter().map(entry).collect();
+            for key in self.live() {
+                if !valid.contains(&key) {
+                    self.forget(&key);
+                }
+            }
+        }
+        let call = self.call("GC", &Key::new(""));
+        self.session.call(&call.with_stdin(config.to_string()))
+    }
+
+    /// Adds attachments until one is refused. `None` if there seems to be no end to the addresses.
+    pub(super) fn fill(&self, prefix: &str) -> Result<Option<Filled>, VerifyError> {
+        let mut keys = Vec::new();
+        while keys.len() <= self.session.options.max_addresses {
+            let key = Key::new(format!("{prefix}-{}", keys.len()));
+            let (added, exchange) = self.add_exchange(&key, Interruption::None)?;
+            match added {
+                Added::Given(_) => keys.push(key),
+                _ => {
+                    self.ledger().touched.remove(&key);
+                    return Ok(Some(Filled {
+                        keys,
+                        refusal: exchange,
+                    }));
+                }
+            }
+        }
+        self.clear()?;
+        Ok(None)
+    }
+
+    /// How many addresses are free: adds until there are none, and deletes what was added.
+    pub(super) fn free(&self, prefix: &str) -> Result<Option<usize>, VerifyError> {
+        let Some(filled) = self.fill(prefix)? else {
+            return Ok(None);
+        };
+        for key in &filled.keys {
+            self.del(key)?;
+        }
+        Ok(Some(filled.keys.len()))
+    }
+
+    /// Deletes everything that was ever asked for.
+    pub(super) fn clear(&self) -> Result<(), VerifyError> {
+        let touched: Vec<_> = self.ledger().touched.iter().cloned().collect();
+        for key in touched {
+            self.del(&key)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes nothing more: the configuration is invalid, so that nothing was given and DEL must fail.
+    pub(super) fn abandon(&self) {
+        self.ledger().touched.clear();
+    }
+
+    pub(super) fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+}
+
+impl Drop for Network<'_> {
+    /// A store that lives on is left as it was found, so far as the plugin does its part.
+    fn drop(&mut self) {
+        if !self.session.options.template.has_own_directory() {
+            _ = self.clear();
+        }
+    }
+}
