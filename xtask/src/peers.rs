@@ -29,6 +29,18 @@ const PACKAGES: &[Package] = &[
         file: "/usr/sbin/nft",
     },
     Package {
+        name: "dnsmasq-base",
+        file: "/usr/sbin/dnsmasq",
+    },
+    Package {
+        name: "golang-go",
+        file: "/usr/bin/go",
+    },
+    Package {
+        name: "golang-github-appc-cni-dev",
+        file: "/usr/share/gocode/src/github.com/containernetworking/cni/libcni/api.go",
+    },
+    Package {
         name: "python3",
         file: "/usr/bin/python3",
     },

@@ -24,6 +24,9 @@ use tempfile::TempDir;
 /// Debian's plugins, which we did not write.
 pub(crate) const DEBIAN: &str = "/usr/lib/cni";
 
+/// Where Debian puts the source of Go packages.
+pub(crate) const GO_PACKAGES: &str = "/usr/share/gocode";
+
 /// Whether the test can run; panics saying what is missing, unless `PODPLANE_SKIP` names it.
 pub(crate) fn require(needs: &[&str]) -> bool {
     let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
@@ -40,6 +43,17 @@ pub(crate) fn require(needs: &[&str]) -> bool {
             "nftables" => (
                 Path::new("/usr/sbin/nft").exists(),
                 "apt-get install nftables",
+            ),
+            "libcni" => (
+                Path::new("/usr/bin/go").exists()
+                    && Path::new(GO_PACKAGES)
+                        .join("src/github.com/containernetworking/cni/libcni")
+                        .exists(),
+                "apt-get install golang-go golang-github-appc-cni-dev",
+            ),
+            "dnsmasq" => (
+                Path::new("/usr/sbin/dnsmasq").exists(),
+                "apt-get install dnsmasq-base",
             ),
             other => panic!("unknown need {other}"),
         };
