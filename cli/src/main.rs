@@ -18,8 +18,8 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands::{
-        apply, cni, completion, create, delete, demo, describe, down, exec, get, node, ping, run,
-        service, status, up,
+        apply, cni, completion, create, delete, demo, describe, down, exec, get, node, ping,
+        plugins, run, service, status, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -64,6 +64,7 @@ enum Command {
 
     // CNI alone, without a cluster.
     Cni(cni::Args),
+    Plugins(plugins::Args),
 
     // One service each.
     /// Run the API server: stores objects and serves them over gRPC
@@ -118,6 +119,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Exec(args) => exec::run(args, global),
         Command::Demo(args) => demo::run(args, global),
         Command::Cni(args) => cni::run(args),
+        Command::Plugins(args) => plugins::run(args),
         Command::Apiserver(args) => service::run(args, podplane_apiserver::run),
         Command::IpamController(args) => service::run(args, podplane_ipam_controller::run),
         Command::Scheduler(args) => service::run(args, podplane_scheduler::run),

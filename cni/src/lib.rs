@@ -26,3 +26,22 @@ pub mod verify;
 
 pub use runtime::{Attachment, Runtime, RuntimeError, ValidAttachment};
 pub use types::{CniError, CniResult, NetworkConfigList, Version};
+
+/// The names of the plugin programs.
+pub const PLUGINS: [&str; 5] = ["bridge", "host-local", "loopback", "ptp", "static"];
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs};
+
+    #[test]
+    fn the_list_of_plugins_is_complete() {
+        let programs = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin")).unwrap();
+        let names = programs.map(|entry| {
+            let path = entry.unwrap().path();
+            path.file_stem().unwrap().to_str().unwrap().to_owned()
+        });
+        let listed = super::PLUGINS.map(str::to_owned);
+        assert_eq!(names.collect::<BTreeSet<_>>(), BTreeSet::from(listed));
+    }
+}

@@ -12,6 +12,7 @@ pub(crate) mod exec;
 pub(crate) mod get;
 pub(crate) mod node;
 pub(crate) mod ping;
+pub(crate) mod plugins;
 pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod status;

@@ -187,12 +187,18 @@ fn is_unset(env: &dyn Fn(&str) -> Option<OsString>, key: &str) -> bool {
     env(key).is_none_or(|value| value.is_empty())
 }
 
+/// How a plugin of podplane's begins when it is run without `CNI_COMMAND`, before its version. By this it is told from others' plugins.
+#[must_use]
+pub fn about_prefix(plugin: &str) -> String {
+    format!("CNI {plugin} plugin podplane ")
+}
+
 /// For a person who runs the program by hand.
 fn about(plugin: &dyn Plugin, stderr: &mut dyn Write) {
     let versions = Version::ALL.map(Version::as_str).join(", ");
     let text = format!(
-        "CNI {} plugin podplane {}\nCNI protocol versions supported: {versions}\n",
-        plugin.name(),
+        "{}{}\nCNI protocol versions supported: {versions}\n",
+        about_prefix(plugin.name()),
         env!("CARGO_PKG_VERSION")
     );
     _ = stderr.write_all(text.as_bytes());
