@@ -8,10 +8,16 @@ use std::{
 
 use serde::Deserialize;
 
-use super::range::{RangeSet, RangeSpec};
+use super::{
+    range::{RangeSet, RangeSpec},
+    schema,
+};
 use crate::{
     runtime::ValidAttachment,
-    types::{CniError, GoCidr, GoIp, NetworkConfigList, Route, cni_arg, json, parse_ip, validate},
+    types::{
+        CniError, GoCidr, GoIp, NetworkConfigList, Route, cni_arg, go_json, json, parse_ip,
+        validate,
+    },
 };
 
 /// Where the reference keeps its networks.
@@ -69,7 +75,7 @@ pub fn capacity(config: &Config) -> Capacity {
     }
 }
 
-// All documents are read with folded keys, so the names here are lower case.
+// What is decoded has folded keys, so the names here are lower case.
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -84,10 +90,6 @@ struct Document {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Ipam {
-    #[serde(rename = "name")]
-    _name: String,
-    #[serde(rename = "type")]
-    _type: String,
     #[serde(flatten)]
     flat: FlatRange,
     ranges: Vec<Option<Vec<Option<FlatRange>>>>,
@@ -165,9 +167,9 @@ impl Config {
     }
 
     fn read(stdin: &[u8], cni_args: &str) -> Result<Self, String> {
-        let folded = json::parse_folded(stdin).map_err(|error| json::go_error(&error))?;
+        let decoded = go_json::decode(stdin, &schema::DOCUMENT)?;
         let document: Document =
-            serde_json::from_value(folded).map_err(|error| error.to_string())?;
+            serde_json::from_value(decoded).map_err(|error| error.to_string())?;
         let Document {
             name,
             cniversion,
@@ -240,7 +242,7 @@ fn clean(path: &Path) -> PathBuf {
 }
 
 /// `a.b.c.d` or `a.b.c.d/n`; the length is ignored.
-fn requested_ip(text: &str) -> Result<IpAddr, String> {
+pub(super) fn requested_ip(text: &str) -> Result<IpAddr, String> {
     if text.is_empty() {
         return Err("cannot understand ip: IP <nil> not v4 nor v6".to_owned());
     }

@@ -8,6 +8,7 @@ mod allocate;
 mod config;
 mod range;
 mod resolv_conf;
+mod schema;
 mod store;
 
 use std::{collections::BTreeSet, io::Write as _};

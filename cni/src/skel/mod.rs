@@ -14,11 +14,14 @@ use std::{
 };
 
 pub use ipam::Ipam;
-use serde::Deserialize;
 
 use crate::{
     netns,
-    types::{CniError, CniResult, Version, code, json, validate, version_triple as triple},
+    types::{
+        CniError, CniResult, Version, code,
+        go_json::{self, Kind, Struct},
+        json, validate, version_triple as triple,
+    },
 };
 
 /// What a plugin is called with. Fields that a command does not require may be empty.
@@ -262,52 +265,28 @@ impl Environment {
 
 /// Checks the network's name and returns the version as written.
 fn check_config(stdin: &[u8]) -> Result<String, CniError> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Name {
-        name: String,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct ConfigVersion {
-        cniversion: String,
-    }
-    let undecodable = |text: &str, error: &serde_json::Error| {
-        CniError::new(
-            code::DECODING_FAILURE,
-            format!("{text}: {}", json::go_error(error)),
-        )
+    static NAME: Kind = Kind::Struct(Struct {
+        name: "",
+        full: r#"struct { Name string "json:\"name\"" }"#,
+        fields: &[("name", Kind::String)],
+    });
+    static VERSION: Kind = Kind::Struct(Struct {
+        name: "",
+        full: r#"struct { CNIVersion string "json:\"cniVersion\"" }"#,
+        fields: &[("cniVersion", Kind::String)],
+    });
+    let read = |kind, key, what| {
+        let undecodable = |text| CniError::new(code::DECODING_FAILURE, format!("{what}: {text}"));
+        let value = go_json::decode(stdin, kind).map_err(undecodable)?;
+        Ok(value[key].as_str().unwrap_or_default().to_owned())
     };
-    let network = |error| undecodable("error unmarshall network config", &error);
-    let mut folded = json::parse_folded(stdin).map_err(network)?;
-    if folded.is_null() {
-        folded = serde_json::Value::Object(serde_json::Map::new());
-    }
-    // Serde would read a struct from a list as well.
-    if let Some(kind) = not_an_object(&folded) {
-        let go_type = r#"struct { Name string "json:\"name\"" }"#;
-        let text = format!("json: cannot unmarshal {kind} into Go value of type {go_type}");
-        return Err(network(serde::de::Error::custom(text)));
-    }
-    let Name { name } = Name::deserialize(&folded).map_err(network)?;
+    let name = read(&NAME, "name", "error unmarshall network config")?;
     validate::network_name(&name)?;
-    let version = ConfigVersion::deserialize(&folded);
-    let version =
-        version.map_err(|error| undecodable("decoding version from network config", &error));
-    version.map(|version| version.cniversion)
-}
-
-/// Go's name for what is not an object.
-fn not_an_object(value: &serde_json::Value) -> Option<&'static str> {
-    use serde_json::Value;
-    match value {
-        Value::Object(_) => None,
-        Value::Array(_) => Some("array"),
-        Value::String(_) => Some("string"),
-        Value::Number(_) => Some("number"),
-        Value::Bool(_) => Some("bool"),
-        Value::Null => Some("null"),
-    }
+    read(
+        &VERSION,
+        "cniversion",
+        "decoding version from network config",
+    )
 }
 
 fn incompatible(msg: &str) -> CniError {

@@ -78,8 +78,7 @@ impl<'de> Visitor<'de> for FoldVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some((key, Folded(value))) = entries.next_entry::<String, Folded>()? {
-            // Go folds as Unicode does: the long s is an s.
-            let key = key.to_lowercase().replace('\u{17f}', "s");
+            let key = folded_key(&key);
             match (map.get_mut(&key), value) {
                 (Some(Value::Object(old)), Value::Object(new)) => old.extend(new),
                 (_, Value::Null) if key == "subnet" || key == "dst" => {
@@ -93,6 +92,11 @@ impl<'de> Visitor<'de> for FoldVisitor {
         }
         Ok(Value::Object(map))
     }
+}
+
+/// A key as keys are compared. Go folds as Unicode does: the long s is an s.
+pub(super) fn folded_key(key: &str) -> String {
+    key.to_lowercase().replace('\u{17f}', "s")
 }
 
 /// Go's words for a document that does not parse, as far as they can be told from serde's error.
@@ -154,7 +158,11 @@ pub fn go_quote(text: &str) -> String {
             '\x0b' => out.push_str("\\v"),
             '\x0c' => out.push_str("\\f"),
             c if c < ' ' || c == '\x7f' => _ = write!(out, "\\x{:02x}", u32::from(c)),
-            c if c.is_control() => _ = write!(out, "\\u{:04x}", u32::from(c)),
+            // Whatever does not print.
+            c if c.escape_debug().len() > 2 && u32::from(c) > 0xffff => {
+                _ = write!(out, "\\U{:08x}", u32::from(c));
+            }
+            c if c.escape_debug().len() > 2 => _ = write!(out, "\\u{:04x}", u32::from(c)),
             c => out.push(c),
         }
     }

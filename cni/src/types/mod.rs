@@ -4,6 +4,8 @@ mod address;
 mod args;
 mod config;
 mod error;
+pub(crate) mod go_json;
+mod go_syntax;
 pub mod json;
 mod result;
 pub mod validate;
