@@ -1,0 +1,391 @@
+//! Where ours means to differ from the reference as packaged, 1.1.1, and how far. Everything else that
+//! differs is a fault.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use serde_json::Value;
+
+use crate::side::{Call, Node, Seen, Tree};
+
+/// One call on a directory that looks like `tree`.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) call: Call,
+    pub(crate) tree: Tree,
+}
+
+pub(crate) struct Difference {
+    pub(crate) name: &'static str,
+    pub(crate) why: &'static str,
+    pub(crate) how: How,
+}
+
+/// What makes the reference's answer ours.
+pub(crate) enum How {
+    /// Ours answers as the reference does to something slightly else.
+    Instead(fn(&Step) -> Option<Step>),
+    /// Ours gives one of the answers that the reference gives by chance.
+    Chance(fn(&Step) -> bool),
+    /// The step, the reference's answer to it, and ours, are as described.
+    Answer(fn(&Step, &Seen, &Seen) -> bool),
+}
+
+pub(crate) const DIFFERENCES: &[Difference] = &[
+    Difference {
+        name: "1.1.0",
+        why: "1.1.1 knows no cniVersion 1.1.0; the answer is that to 1.0.0",
+        how: How::Instead(|step| {
+            let mut step = step.clone();
+            let config = step.call.config.replace("\"1.1.0\"", "\"1.0.0\"");
+            let is_other = config != step.call.config;
+            step.call.config = config;
+            is_other.then_some(step)
+        }),
+    },
+    Difference {
+        name: "directory that cannot be made",
+        why: "ours names the last directory of the path, the reference the first that is missing",
+        how: How::Answer(|_, theirs, ours| {
+            message(theirs).starts_with("mkdir ") && message(ours).starts_with("mkdir ")
+        }),
+    },
+    Difference {
+        name: "commands without a container",
+        why: "1.1.1 checks id and interface of every command",
+        how: How::Instead(|step| {
+            let mut step = step.clone();
+            let command = step.call.env("CNI_COMMAND");
+            if matches!(command, "ADD" | "DEL" | "CHECK" | "") {
+                return None;
+            }
+            step.call.env.insert("CNI_CONTAINERID", "c0".to_owned());
+            step.call.env.insert("CNI_IFNAME", "eth0".to_owned());
+            Some(step)
+        }),
+    },
+    Difference {
+        name: "empty leases",
+        why: "an empty file is what a kill left of a lease; the address is free",
+        how: How::Instead(|step| without(step, |path, node| is_address(path) && is_empty(node))),
+    },
+    Difference {
+        name: "foreign files",
+        why: "only a file that is named by an address, and is not below another directory, is a lease",
+        how: How::Instead(|step| {
+            without(step, |path, node| {
+                let is_lease = is_address(path) && depth(path) == 2;
+                matches!(node, Node::File(_)) && !is_lease && {
+                    let content = content(node);
+                    let own = owner(&step.call);
+                    (content == own
+                        || content == step.call.env("CNI_CONTAINERID")
+                        || is_address(path))
+                        && depth(path) >= 2
+                }
+            })
+        }),
+    },
+    Difference {
+        name: "several wishes",
+        why: "which of several requested addresses of a set is given is Go's random order of a map",
+        how: How::Chance(|step| {
+            step.call.env("CNI_COMMAND") == "ADD"
+                && step.call.config.matches("\"ips\"").count()
+                    + usize::from(step.call.env("CNI_ARGS").contains("IP="))
+                    > 0
+        }),
+    },
+    Difference {
+        name: "all or nothing",
+        why: "a failed ADD takes back what it made; the reference also takes what the container had before, and forgets a lease whose cursor cannot be written",
+        how: How::Answer(|step, theirs, ours| {
+            let (before, left, kept) =
+                (leases(&step.tree), leases(&theirs.tree), leases(&ours.tree));
+            let own = owner(&step.call);
+            let is_own = |path: &String| {
+                let tree = if before.contains(path) {
+                    &step.tree
+                } else {
+                    &theirs.tree
+                };
+                let content = content(&tree[path].0);
+                content == own || content == step.call.env("CNI_CONTAINERID")
+            };
+            step.call.env("CNI_COMMAND") == "ADD"
+                && theirs.code == Some(1)
+                && same_text(&theirs.stdout, &ours.stdout)
+                && kept == before
+                && before.difference(&left).all(|path| is_own(path))
+                && left
+                    .difference(&before)
+                    .all(|path| is_own(path) && theirs.stdout.contains("last_reserved_ip."))
+                && others(&theirs.tree) == others(&ours.tree)
+        }),
+    },
+    Difference {
+        name: "own namespace",
+        why: "1.1.1 does not look at CNI_NETNS; ours refuses its own before anything is done",
+        how: How::Answer(|step, _, ours| {
+            let netns = step.call.env("CNI_NETNS") == "/proc/self/ns/net";
+            let says = code(ours) == Some(8);
+            netns && says && same_tree(&step.tree, &ours.tree)
+        }),
+    },
+    Difference {
+        name: "environment first",
+        why: "1.1.1 reads the configuration before it checks id and interface",
+        how: How::Answer(|step, theirs, ours| {
+            code(ours) == Some(4)
+                && code(theirs) != Some(4)
+                && theirs.code == Some(1)
+                && same_tree(&step.tree, &ours.tree)
+                && same_tree(&step.tree, &theirs.tree)
+        }),
+    },
+    Difference {
+        name: "GC",
+        why: "1.1.1 does not know it; ours releases what has no valid attachment, and nothing without a list",
+        how: How::Answer(|step, theirs, ours| {
+            let is_done = ours.code == Some(0) && ours.stdout.is_empty();
+            step.call.env("CNI_COMMAND") == "GC"
+                && theirs.stdout.contains("unknown CNI_COMMAND")
+                && others(&ours.tree) == others(&with_lock(&step.tree, &ours.tree))
+                && leases(&ours.tree)
+                    == if is_done {
+                        valid(step)
+                    } else {
+                        leases(&step.tree)
+                    }
+        }),
+    },
+    Difference {
+        name: "STATUS",
+        why: "1.1.1 does not know it; ours changes nothing",
+        how: How::Answer(|step, theirs, ours| {
+            step.call.env("CNI_COMMAND") == "STATUS"
+                && theirs.stdout.contains("unknown CNI_COMMAND")
+                && same_tree(&with_lock(&step.tree, &ours.tree), &ours.tree)
+        }),
+    },
+    Difference {
+        name: "VERSION",
+        why: "ours knows one version more",
+        how: How::Answer(|step, theirs, ours| {
+            let ours = ours
+                .stdout
+                .replace("{\"cniVersion\":\"1.1.0\"", "{\"cniVersion\":\"1.0.0\"")
+                .replace(",\"1.1.0\"]", "]");
+            step.call.env("CNI_COMMAND") == "VERSION" && ours == theirs.stdout
+        }),
+    },
+    Difference {
+        name: "range beyond the subnet",
+        why: "the reference does not compare rangeStart with an end that was left out, and walks out of the subnet",
+        how: How::Answer(|step, _, ours| {
+            let msg = message(ours);
+            let parts: Vec<_> = msg.split_whitespace().collect();
+            let [
+                "invalid",
+                "range",
+                "set",
+                _,
+                "RangeStart",
+                start,
+                "not",
+                "in",
+                "network",
+                net,
+            ] = parts[..]
+            else {
+                return false;
+            };
+            let (Ok(start), Ok(net)) = (start.parse::<IpAddr>(), net.parse::<ipnet::IpNet>())
+            else {
+                return false;
+            };
+            start == net.broadcast() && same_tree(&step.tree, &ours.tree)
+        }),
+    },
+    Difference {
+        name: "null among wishes",
+        why: "the reference panics; ours refuses it",
+        how: How::Answer(|step, theirs, ours| {
+            panicked(theirs) && code(ours) == Some(999) && same_tree(&step.tree, &ours.tree)
+        }),
+    },
+    Difference {
+        name: "null among routes",
+        why: "the reference panics when it prints a result before 0.3.0; ours leaves it out",
+        how: How::Answer(|_, theirs, ours| {
+            panicked(theirs)
+                && theirs.stderr.contains("convertTo02x")
+                && ours.code == Some(0)
+                && same_tree(&theirs.tree, &ours.tree)
+        }),
+    },
+];
+
+/// Whether both say and leave the same. What differs in every answer is taken off: the packaged reference's
+/// list of versions, its empty `dns` at 1.0.0, routes without the newer keys, routes that are
+/// `null`, and the mode of its leases.
+pub(crate) fn same(theirs: &Seen, ours: &Seen) -> bool {
+    theirs.code == ours.code
+        && same_text(&theirs.stdout, &ours.stdout)
+        && same_tree(&theirs.tree, &ours.tree)
+}
+
+fn same_text(theirs: &str, ours: &str) -> bool {
+    let ours = ours.replace("\\\"1.0.0\\\" \\\"1.1.0\\\"]", "\\\"1.0.0\\\"]");
+    if theirs == ours {
+        return true;
+    }
+    let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
+    let (Some(mut theirs), Some(mut ours)) = (parse(theirs), parse(&ours)) else {
+        return false;
+    };
+    if ours["cniVersion"] == "1.1.0" {
+        ours["cniVersion"] = "1.0.0".into();
+    }
+    if ours["cniVersion"] == "1.0.0" && theirs["dns"] == serde_json::json!({}) {
+        theirs.as_object_mut().map(|theirs| theirs.remove("dns"));
+    }
+    if let Some(routes) = theirs.get_mut("routes").and_then(Value::as_array_mut) {
+        routes.retain(|route| !route.is_null());
+        if routes.is_empty() {
+            theirs.as_object_mut().map(|theirs| theirs.remove("routes"));
+        }
+    }
+    for route in ours
+        .get_mut("routes")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(route) = route.as_object_mut() {
+            route.retain(|key, _| matches!(key.as_str(), "dst" | "gw"));
+        }
+    }
+    // The order in which wishes are left over is that of a map.
+    if let (Some(a), Some(b)) = (theirs["msg"].as_str(), ours["msg"].as_str()) {
+        let prefix = "failed to allocate all requested IPs: ";
+        if let (Some(a), Some(b)) = (a.strip_prefix(prefix), b.strip_prefix(prefix)) {
+            let set = |text: &str| text.split(' ').map(str::to_owned).collect::<BTreeSet<_>>();
+            return set(a) == set(b);
+        }
+    }
+    theirs == ours
+}
+
+fn same_tree(theirs: &Tree, ours: &Tree) -> bool {
+    theirs.len() == ours.len()
+        && theirs
+            .iter()
+            .zip(ours)
+            .all(|((path, (a, a_mode)), (other, (b, b_mode)))| {
+                let mode = a_mode == b_mode
+                    || (*a_mode == 0o644 && *b_mode == 0o600)
+                    || (*a_mode == 0o600 && *b_mode == 0o644);
+                path == other && a == b && mode
+            })
+}
+
+fn without(step: &Step, is_hidden: impl Fn(&str, &Node) -> bool) -> Option<Step> {
+    let mut step = step.clone();
+    let before = step.tree.len();
+    step.tree.retain(|path, (node, _)| !is_hidden(path, node));
+    (step.tree.len() < before).then_some(step)
+}
+
+/// What was left out of a step's directory is left out of what ours shows of it too, unless it was changed.
+pub(crate) fn hide(seen: &Seen, before: &Tree, instead: &Tree) -> Seen {
+    let mut seen = seen.clone();
+    seen.tree
+        .retain(|path, node| instead.contains_key(path) || before.get(path) != Some(node));
+    seen
+}
+
+fn depth(path: &str) -> usize {
+    path.matches('/').count()
+}
+
+fn is_address(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.parse::<IpAddr>().is_ok()
+}
+
+fn content(node: &Node) -> String {
+    match node {
+        Node::File(content) => String::from_utf8_lossy(content).trim().to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn is_empty(node: &Node) -> bool {
+    matches!(node, Node::File(_)) && content(node).is_empty()
+}
+
+fn owner(call: &Call) -> String {
+    format!(
+        "{}\r\n{}",
+        call.env("CNI_CONTAINERID"),
+        call.env("CNI_IFNAME")
+    )
+}
+
+fn leases(tree: &Tree) -> BTreeSet<&String> {
+    tree.iter()
+        .filter(|(path, (node, _))| is_address(path) && matches!(node, Node::File(_)))
+        .map(|(path, _)| path)
+        .collect()
+}
+
+/// Everything but leases, with contents.
+fn others(tree: &Tree) -> Vec<(&String, &Node)> {
+    tree.iter()
+        .filter(|(path, _)| !is_address(path))
+        .map(|(path, (node, _))| (path, node))
+        .collect()
+}
+
+fn code(seen: &Seen) -> Option<i64> {
+    serde_json::from_str::<Value>(&seen.stdout).ok()?["code"].as_i64()
+}
+
+/// The leases that a GC leaves: all without a list, else those of the attachments in it.
+fn valid(step: &Step) -> BTreeSet<&String> {
+    let config: Value = serde_json::from_str(&step.call.config).unwrap_or_default();
+    let all = leases(&step.tree);
+    let Some(attachments) = config["cni.dev/valid-attachments"].as_array() else {
+        return all;
+    };
+    let is_valid = |path: &&String| {
+        let content = content(&step.tree[*path].0);
+        let (id, ifname) = content.split_once("\r\n").unwrap_or((&content, ""));
+        let is_there = depth(path) != 2;
+        is_there
+            || attachments.iter().any(|attachment| {
+                attachment["containerID"] == id
+                    && (attachment["ifname"] == ifname || ifname.is_empty())
+            })
+    };
+    all.into_iter().filter(is_valid).collect()
+}
+
+/// A directory in which ours may have made the lock.
+fn with_lock(before: &Tree, after: &Tree) -> Tree {
+    let locks = after.iter().filter(|(path, _)| path.ends_with("/lock"));
+    let mut tree = before.clone();
+    for (path, node) in locks {
+        tree.entry(path.clone()).or_insert_with(|| node.clone());
+    }
+    tree
+}
+
+fn panicked(seen: &Seen) -> bool {
+    seen.code == Some(2) && seen.stdout.is_empty() && seen.stderr.contains("goroutine")
+}
+
+pub(crate) fn message(seen: &Seen) -> String {
+    let error: Value = serde_json::from_str(&seen.stdout).unwrap_or_default();
+    error["msg"].as_str().unwrap_or_default().to_owned()
+}
