@@ -13,6 +13,7 @@ mod attach;
 pub mod bridge;
 pub mod host_local;
 pub mod loopback;
+mod masquerade;
 pub mod netlink;
 pub mod netns;
 pub mod ptp;

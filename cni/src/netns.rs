@@ -1,6 +1,7 @@
 //! Named network namespaces: files on which a namespace is bind-mounted.
 //!
-//! A namespace is entered by a thread that then ends, so that no error or panic can strand the caller in it.
+//! A namespace is entered by a thread that then ends, so that no error or panic can strand the caller in it. A plugin program, which is one
+//! thread and short of time, visits it instead.
 
 use std::{
     fs::{self, File},
@@ -175,6 +176,30 @@ pub fn in_netns_fd<T: Send>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T + Send)
         rustix::thread::move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
         Ok(f())
     })?
+}
+
+/// Runs `f` inside the namespace on the calling thread, and comes back.
+///
+/// A thread costs more than all that a plugin does inside. The process ends if it cannot come back, since it would go on with its work in the wrong
+/// place; so this is for programs that do one thing, not for servers.
+///
+/// # Errors
+/// What setns(2) says; `f` has not run then.
+pub(crate) fn visit<T>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T) -> io::Result<T> {
+    struct Home(File);
+    impl Drop for Home {
+        fn drop(&mut self) {
+            let network = Some(LinkNameSpaceType::Network);
+            if rustix::thread::move_into_link_name_space(self.0.as_fd(), network).is_err() {
+                std::process::abort();
+            }
+        }
+    }
+    let home = Home(File::open(OWN)?);
+    rustix::thread::move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
+    let result = f();
+    drop(home);
+    Ok(result)
 }
 
 fn on_own_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {

@@ -10,8 +10,12 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use crate::{
-    attach::{check::find_container_faults, container, enable_forwarding, veth},
-    netlink::{Netlink, NetlinkError, Request, Route, protocol},
+    attach::{
+        check::find_container_faults,
+        container::{self, DuplicateDetection},
+        enable_forwarding, veth,
+    },
+    netlink::{Link, Netlink, NetlinkError, Request, Route, protocol},
     netns,
     skel::{Call, Ipam, Plugin, previous_result, text},
     types::{CniError, CniResult, Dns, IpConfig, code, json},
@@ -37,8 +41,9 @@ impl Plugin for Ptp {
         let netns = netns::open(path).map_err(|error| {
             CniError::internal(format!("failed to open netns {path:?}: {}", error.source))
         })?;
-        container::refuse_existing(path, &call.ifname)?;
-        ipam.add_for(|addresses| attach(call, &config, &netns, addresses))
+        let mut inside = container::open(&netns)?;
+        container::refuse_existing(&mut inside, &call.ifname)?;
+        ipam.add_for(|addresses| attach(call, &config, &netns, &mut inside, addresses))
     }
 
     /// The link goes first, so that nobody is given an address that is still in use.
@@ -118,6 +123,7 @@ fn attach(
     call: &Call,
     config: &Config,
     netns: &File,
+    inside: &mut Netlink,
     mut result: CniResult,
 ) -> Result<CniResult, CniError> {
     let ends = ends(&result.ips)?;
@@ -136,12 +142,14 @@ fn attach(
     for ip in &mut result.ips {
         ip.interface = Some(1);
     }
+    let index = host_end.index;
     let finish = |netlink: &mut Netlink| {
-        configure_container(netns, &call.ifname, &ends, &result)?;
-        configure_host(netlink, host_end, &ends)?;
+        let container = container::find(inside, &call.ifname)?;
+        configure_container(netns, inside, &container, &ends, &result)?;
+        configure_host(netlink, index, &ends)?;
         Ok(vec![
-            veth::describe(netlink, host_end)?,
-            container::describe(netns, &call.ifname, &call.netns)?,
+            container::describe(host_end, ""),
+            container::describe(container, &call.netns),
         ])
     };
     match finish(&mut netlink) {
@@ -153,7 +161,7 @@ fn attach(
             Ok(result)
         }
         Err(error) => {
-            veth::delete(&mut netlink, host_end);
+            veth::delete(&mut netlink, index);
             Err(error)
         }
     }
@@ -183,12 +191,15 @@ fn ends(ips: &[IpConfig]) -> Result<Vec<Ends>, CniError> {
 /// to the subnet through the gateway.
 fn configure_container(
     netns: &File,
-    ifname: &str,
+    netlink: &mut Netlink,
+    link: &Link,
     ends: &[Ends],
     result: &CniResult,
 ) -> Result<(), CniError> {
-    container::inside(netns, |netlink| {
-        let index = container::set_addresses(netlink, ifname, result, false)?;
+    let index = link.index;
+    container::inside(netns, || {
+        container::prepare(&link.name, DuplicateDetection::Disabled);
+        container::set_addresses(netlink, link, result)?;
         let route = |destination, source| Route {
             protocol: protocol::BOOT,
             source: Some(source),

@@ -311,20 +311,12 @@ fn options_are_served_or_refused() {
         let added = runtime.add(&list(&config(&world, "1.1.0", &bridge, &v4())), &pod);
         (added, path)
     };
-    for option in [
-        json!({"ipMasq": true}),
-        json!({"vlan": 5}),
-        json!({"macspoofchk": true}),
-        json!({"vlanTrunk": [{"id": 3}]}),
-    ] {
-        let error = add(option.clone(), &[]).0.unwrap_err();
-        assert_eq!(
-            error.cni_error().unwrap().code,
-            7,
-            "{option}: {}",
-            error.message()
-        );
-    }
+    let unknown = json!({"ipMasq": true, "ipMasqBackend": "x"});
+    let error = add(unknown, &[]).0.unwrap_err();
+    assert_eq!(
+        error.cni_error().unwrap().msg,
+        "unknown ipmasq backend \"x\""
+    );
     let error = add(json!({"hairpinMode": true, "promiscMode": true}), &[])
         .0
         .unwrap_err();

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    netlink::{self, Netlink, NetlinkError, Request},
+    netlink::{self, Link, Netlink, NetlinkError, Request},
     netns,
     skel::text,
     sysctl,
@@ -21,24 +21,24 @@ fn failed(error: &NetlinkError) -> CniError {
     CniError::internal(text(error))
 }
 
-/// Runs `f` on a thread in the container's namespace.
-pub(crate) fn inside<T: Send>(
+/// Runs `f` in the container's namespace.
+pub(crate) fn inside<T>(
     netns: &File,
-    f: impl FnOnce(&mut Netlink) -> Result<T, CniError> + Send,
+    f: impl FnOnce() -> Result<T, CniError>,
 ) -> Result<T, CniError> {
-    let entered = netns::in_netns_fd(netns.as_fd(), || {
-        let mut netlink = Netlink::open().map_err(|error| failed(&error))?;
-        f(&mut netlink)
-    });
-    entered.map_err(|error| {
+    netns::visit(netns.as_fd(), f).map_err(|error| {
         CniError::internal(format!("failed to enter the container's netns: {error}"))
     })?
 }
 
+/// A socket in the container's namespace.
+pub(crate) fn open(netns: &File) -> Result<Netlink, CniError> {
+    inside(netns, || Netlink::open().map_err(|error| failed(&error)))
+}
+
 /// Asked before anything is made: what is there belongs to an earlier ADD.
-pub(crate) fn refuse_existing(netns: &Path, ifname: &str) -> Result<(), CniError> {
-    let existing = Netlink::open_in(netns).and_then(|mut netlink| netlink.link(ifname));
-    match existing.map_err(|error| failed(&error))? {
+pub(crate) fn refuse_existing(netlink: &mut Netlink, ifname: &str) -> Result<(), CniError> {
+    match netlink.link(ifname).map_err(|error| failed(&error))? {
         None => Ok(()),
         Some(_) => Err(CniError::internal(format!(
             "container veth name ({ifname:?}) already exists"
@@ -51,15 +51,19 @@ pub(crate) fn delete(path: &Path, ifname: &str) -> Result<(), CniError> {
     if path.as_os_str().is_empty() {
         return Ok(());
     }
-    let delete = || {
-        let mut netlink = match Netlink::open_in(path) {
-            Err(NetlinkError::Netns(error)) if error.is_not_found() => return Ok(()),
-            // A file that is left of a namespace, as after a reboot, is no namespace.
-            Err(NetlinkError::Netns(_)) if !netns::is_netns(path) => return Ok(()),
-            other => other?,
+    let netns = match netns::open(path) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        other => other.map_err(|error| CniError::internal(text(&error)))?,
+    };
+    if !netns::is_netns(path) {
+        return Ok(()); // What is left of a namespace, as after a reboot, is a file.
+    }
+    let mut inside = open(&netns)?;
+    let mut delete = || {
+        let Some(link) = inside.link(ifname)? else {
+            return Ok(());
         };
-        let link = netlink.link(ifname)?;
-        match netlink.execute(link.map(|link| Request::delete_link(link.index))) {
+        match Netlink::open()?.delete_pair(&mut inside, &link) {
             Err(error) if error.is_not_found() => Ok(()),
             other => other,
         }
@@ -67,20 +71,40 @@ pub(crate) fn delete(path: &Path, ifname: &str) -> Result<(), CniError> {
     delete().map_err(|error| failed(&error))
 }
 
-/// Gives the interface its addresses and sets it up. Returns its index.
+/// Whether an IPv6 address may be used before it is known that nobody else has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DuplicateDetection {
+    /// Asked first, for a second or two.
+    Enabled,
+    /// IPAM has seen to it.
+    Disabled,
+}
+
+/// The settings of the interface that the reference makes before it is up.
+pub(crate) fn prepare(ifname: &str, detection: DuplicateDetection) {
+    // The reference does not look whether it could; a kernel without IPv6 has no such settings.
+    let accept_dad = match detection {
+        DuplicateDetection::Enabled => {
+            _ = sysctl::write(&format!("net/ipv6/conf/{ifname}/enhanced_dad"), "1");
+            "1"
+        }
+        DuplicateDetection::Disabled => "0",
+    };
+    _ = sysctl::write(&format!("net/ipv6/conf/{ifname}/accept_dad"), accept_dad);
+    // Neighbours learn at once who has the address now.
+    _ = sysctl::write(&format!("net/ipv4/conf/{ifname}/arp_notify"), "1");
+}
+
+/// Gives the interface its addresses and sets it up. Called inside.
 pub(crate) fn set_addresses(
     netlink: &mut Netlink,
-    ifname: &str,
+    link: &Link,
     result: &CniResult,
-    detect_duplicates: bool,
-) -> Result<u32, CniError> {
-    let link = netlink.link(ifname).map_err(|error| failed(&error))?;
-    let link = link.ok_or_else(|| {
-        CniError::internal(format!("failed to lookup {ifname:?}: Link not found"))
-    })?;
+) -> Result<(), CniError> {
     let has_v6 = result.ips.iter().any(|ip| ip.address.addr().is_ipv6());
-    settings(ifname, has_v6, detect_duplicates)
-        .map_err(|error| CniError::internal(text(&error)))?;
+    if has_v6 {
+        enable_v6(&link.name).map_err(|error| CniError::internal(text(&error)))?;
+    }
     let addresses = result.ips.iter();
     let mut requests: Vec<_> = addresses
         .map(|ip| Request::add_address(link.index, ip.address))
@@ -91,7 +115,7 @@ pub(crate) fn set_addresses(
     if result.ips.iter().any(|ip| ip.gateway.is_some_and(is_v6)) {
         wait_for_addresses(netlink, link.index)?;
     }
-    Ok(link.index)
+    Ok(())
 }
 
 /// Adds the routes that IPAM asks for.
@@ -110,26 +134,15 @@ pub(crate) fn add_routes(
     Ok(())
 }
 
-/// What must be set before the interface is up.
-fn settings(
-    ifname: &str,
-    has_v6: bool,
-    detect_duplicates: bool,
-) -> Result<(), sysctl::SysctlError> {
-    // Neighbours learn at once who has the address now.
-    sysctl::write(&format!("net/ipv4/conf/{ifname}/arp_notify"), "1")?;
-    if !has_v6 {
-        return Ok(());
-    }
+/// Lets the container have IPv6 addresses, and keep them while the interface is down.
+fn enable_v6(ifname: &str) -> Result<(), sysctl::SysctlError> {
     for name in ["lo", ifname] {
-        sysctl::write(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;
+        let key = format!("net/ipv6/conf/{name}/disable_ipv6");
+        if sysctl::read(&key)? != "0" {
+            sysctl::write(&key, "0")?;
+        }
     }
-    sysctl::write(&format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1")?;
-    if detect_duplicates {
-        return Ok(());
-    }
-    // IPAM has seen to it that nobody else has the address.
-    sysctl::write(&format!("net/ipv6/conf/{ifname}/accept_dad"), "0")
+    sysctl::write(&format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1")
 }
 
 fn routes(index: u32, result: &CniResult) -> Vec<netlink::Route> {
@@ -160,7 +173,8 @@ fn routes(index: u32, result: &CniResult) -> Vec<netlink::Route> {
 
 /// Routes through an IPv6 gateway need an address that is not tentative any more.
 fn wait_for_addresses(netlink: &mut Netlink, index: u32) -> Result<(), CniError> {
-    const PERIOD: Duration = Duration::from_millis(50);
+    // The kernel looks at a new address from a work queue: soon, or after a second or two if it asks around.
+    let mut period = Duration::from_micros(250);
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         let addresses = netlink.addresses(index).map_err(|error| failed(&error))?;
@@ -179,23 +193,24 @@ fn wait_for_addresses(netlink: &mut Netlink, index: u32) -> Result<(), CniError>
                 "link {index} still has tentative addresses after 5s"
             )));
         }
-        thread::sleep(PERIOD);
+        thread::sleep(period);
+        period = (period * 2).min(Duration::from_millis(50));
     }
 }
 
-/// The interface as the result shows it.
-pub(crate) fn describe(netns: &File, ifname: &str, sandbox: &str) -> Result<Interface, CniError> {
-    let link = inside(netns, |netlink| {
-        netlink.link(ifname).map_err(|error| failed(&error))
-    })?;
-    let link = link.ok_or_else(|| {
-        CniError::internal(format!("failed to lookup {ifname:?}: Link not found"))
-    })?;
-    Ok(Interface {
+/// Finds the interface that has just been made.
+pub(crate) fn find(netlink: &mut Netlink, ifname: &str) -> Result<Link, CniError> {
+    let link = netlink.link(ifname).map_err(|error| failed(&error))?;
+    link.ok_or_else(|| CniError::internal(format!("failed to lookup {ifname:?}: Link not found")))
+}
+
+/// A link as the result shows it; `sandbox` is empty for one of the host.
+pub(crate) fn describe(link: Link, sandbox: &str) -> Interface {
+    Interface {
         mac: link.mac_text(),
         mtu: link.mtu,
         name: link.name,
         sandbox: sandbox.to_owned(),
         ..Interface::default()
-    })
+    }
 }

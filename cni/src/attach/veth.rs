@@ -2,6 +2,7 @@
 
 use std::{
     collections::hash_map::RandomState,
+    fmt::Display,
     fs::File,
     hash::{BuildHasher, Hasher},
     io::{self, Write as _},
@@ -10,9 +11,9 @@ use std::{
 
 use super::accept_no_router_advertisements;
 use crate::{
-    netlink::{Netlink, NetlinkError, Request, Veth},
+    netlink::{Link, Netlink, NetlinkError, Request, Veth},
     skel::text,
-    types::{CniError, Interface},
+    types::CniError,
 };
 
 fn failed(error: &NetlinkError) -> CniError {
@@ -34,8 +35,8 @@ pub(crate) struct Pair<'a> {
     pub(crate) controller: Option<u32>,
 }
 
-/// Makes the pair with a random name for the end here, which is set up. Returns that end's index.
-pub(crate) fn create(netlink: &mut Netlink, pair: Pair<'_>) -> Result<u32, CniError> {
+/// Makes the pair with a random name for the end here, which is set up. Returns that end.
+pub(crate) fn create(netlink: &mut Netlink, pair: Pair<'_>) -> Result<Link, CniError> {
     const ATTEMPTS: u32 = 10;
     let Pair {
         netns,
@@ -63,7 +64,7 @@ pub(crate) fn create(netlink: &mut Netlink, pair: Pair<'_>) -> Result<u32, CniEr
         match created {
             Ok(Some(link)) => {
                 accept_no_router_advertisements(&name);
-                return Ok(link.index);
+                return Ok(link);
             }
             Ok(None) => {
                 outcome = Err(CniError::internal(format!(
@@ -84,21 +85,13 @@ pub(crate) fn create(netlink: &mut Netlink, pair: Pair<'_>) -> Result<u32, CniEr
 /// Deletes this end, and with it the other one. It is the last act of an ADD that has failed already.
 pub(crate) fn delete(netlink: &mut Netlink, index: u32) {
     if let Err(error) = netlink.execute([Request::delete_link(index)]) {
-        _ = writeln!(io::stderr(), "{}", text(&error));
+        note(&text(&error));
     }
 }
 
-/// A link of the host as the result shows it.
-pub(crate) fn describe(netlink: &mut Netlink, index: u32) -> Result<Interface, CniError> {
-    let link = netlink.link_by_index(index);
-    let link = link.map_err(|error| failed(&error))?;
-    let link = link.ok_or_else(|| CniError::internal(format!("link {index} is gone")))?;
-    Ok(Interface {
-        mac: link.mac_text(),
-        mtu: link.mtu,
-        name: link.name,
-        ..Interface::default()
-    })
+/// Tells of a failure of which nobody else is told.
+pub(crate) fn note(what: &dyn Display) {
+    _ = writeln!(io::stderr(), "{what}");
 }
 
 fn random() -> u32 {

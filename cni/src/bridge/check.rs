@@ -4,14 +4,14 @@ use super::config::Config;
 use crate::{
     attach::check::{differs, find_container_faults},
     netlink::{Netlink, NetlinkError},
-    skel::{Call, text},
+    skel::{Call, previous_result, text},
     types::{CniError, CniResult, Interface},
 };
 
 pub(super) fn check(call: &Call, config: &Config) -> Result<(), CniError> {
-    let previous = config.previous.as_ref();
-    let previous = previous.ok_or_else(|| CniError::internal("Required prevResult missing"))?;
-    find_faults(call, config, previous)
+    let previous =
+        previous_result(call)?.ok_or_else(|| CniError::internal("Required prevResult missing"))?;
+    find_faults(call, config, &previous)
         .map_err(|error| CniError::internal(text(&error)))?
         .map_or(Ok(()), |fault| Err(CniError::internal(fault)))
 }

@@ -1,28 +1,34 @@
 //! The configuration of bridge.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::{
+    attach::container::DuplicateDetection,
+    masquerade,
     netlink::parse_mac,
     skel::Call,
-    types::{CniError, CniResult, Dns, cni_arg, code, json},
+    types::{CniError, Dns, cni_arg, code, json},
 };
 
 // Read with folded keys, so the names here are lower case.
 #[derive(Deserialize)]
 #[serde(default)]
 struct Document {
+    name: String,
     bridge: String,
     isgateway: bool,
     isdefaultgateway: bool,
     forceaddress: bool,
     ipmasq: bool,
+    ipmasqbackend: Option<String>,
     mtu: u32,
     hairpinmode: bool,
     promiscmode: bool,
     vlan: i64,
-    vlantrunk: Vec<Value>,
+    vlantrunk: Option<Vec<Trunk>>,
+    preservedefaultvlan: bool,
     macspoofchk: bool,
     portisolation: bool,
     enabledad: bool,
@@ -31,22 +37,24 @@ struct Document {
     dns: Dns,
     args: Args,
     runtimeconfig: Mac,
-    prevresult: Option<Value>,
 }
 
 impl Default for Document {
     fn default() -> Self {
         Self {
+            name: String::new(),
             bridge: "cni0".to_owned(),
             isgateway: false,
             isdefaultgateway: false,
             forceaddress: false,
             ipmasq: false,
+            ipmasqbackend: None,
             mtu: 0,
             hairpinmode: false,
             promiscmode: false,
             vlan: 0,
-            vlantrunk: Vec::new(),
+            vlantrunk: None,
+            preservedefaultvlan: true,
             macspoofchk: false,
             portisolation: false,
             enabledad: false,
@@ -55,9 +63,17 @@ impl Default for Document {
             dns: Dns::default(),
             args: Args::default(),
             runtimeconfig: Mac::default(),
-            prevresult: None,
         }
     }
+}
+
+/// Vlans of a trunk: from `minid` to `maxid`, and `id`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Trunk {
+    minid: Option<i64>,
+    maxid: Option<i64>,
+    id: Option<i64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -81,6 +97,7 @@ struct Mac {
 /// What bridge is told.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
+    pub(super) network: String,
     pub(super) bridge: String,
     pub(super) is_gateway: bool,
     pub(super) is_default_gateway: bool,
@@ -89,14 +106,93 @@ pub(super) struct Config {
     pub(super) hairpin: bool,
     pub(super) promiscuous: bool,
     pub(super) isolated: bool,
-    pub(super) duplicate_address_detection: bool,
+    pub(super) masquerade: bool,
+    masquerade_backend: Option<String>,
+    pub(super) vlans: Vlans,
+    pub(super) check_mac: bool,
+    detect_duplicates: bool,
     pub(super) container_interface_up: bool,
     pub(super) ipam: String,
     pub(super) dns: Dns,
-    pub(super) mac: Option<[u8; 6]>,
-    pub(super) previous: Option<CniResult>,
-    /// Options that are asked for and cannot be served; checked by ADD, so that DEL still cleans up.
-    unsupported: Vec<&'static str>,
+    mac: Option<String>,
+}
+
+/// The VLANs of the port.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Vlans {
+    /// The one whose frames are untagged in the container.
+    pub(super) access: Option<u16>,
+    /// Those whose frames are tagged, in order.
+    pub(super) trunk: Vec<u16>,
+    /// Whether the port stays in the bridge's default VLAN.
+    pub(super) keep_default: bool,
+    /// Whether a new bridge tells ports apart by VLAN.
+    pub(super) filtering: bool,
+}
+
+impl Vlans {
+    fn parse(vlan: i64, trunk: Option<&[Trunk]>, keep_default: bool) -> Result<Self, CniError> {
+        let invalid = || {
+            CniError::internal(format!(
+                "invalid VLAN ID {vlan} (must be between 0 and 4094)"
+            ))
+        };
+        let access = u16::try_from(vlan).ok().filter(|vlan| *vlan <= MAX_VLAN);
+        let access = Some(access.ok_or_else(invalid)?).filter(|vlan| *vlan != 0);
+        let filtering = access.is_some() || trunk.is_some();
+        let trunk = trunk.map(collect_trunk).transpose()?.unwrap_or_default();
+        if access.is_some() && !trunk.is_empty() {
+            return Err(CniError::internal(
+                "cannot set vlan and vlanTrunk at the same time",
+            ));
+        }
+        Ok(Self {
+            access,
+            trunk,
+            keep_default,
+            filtering,
+        })
+    }
+}
+
+const MAX_VLAN: u16 = 4094;
+
+fn collect_trunk(trunk: &[Trunk]) -> Result<Vec<u16>, CniError> {
+    let checked = |id: i64, what: &str| {
+        let id = u16::try_from(id)
+            .ok()
+            .filter(|id| (1..=MAX_VLAN).contains(id));
+        id.ok_or_else(|| CniError::internal(format!("incorrect trunk {what} parameter")))
+    };
+    let mut ids = BTreeSet::new();
+    for item in trunk {
+        match (item.minid, item.maxid) {
+            (Some(min), Some(max)) => {
+                let (min, max) = (checked(min, "minID")?, checked(max, "maxID")?);
+                if max < min {
+                    return Err(CniError::internal(
+                        "minID is greater than maxID in trunk parameter",
+                    ));
+                }
+                ids.extend(min..=max);
+            }
+            (None, Some(_)) => {
+                return Err(CniError::internal(
+                    "minID and maxID should be configured simultaneously, minID is missing",
+                ));
+            }
+            (Some(_), None) => {
+                return Err(CniError::internal(
+                    "minID and maxID should be configured simultaneously, maxID is missing",
+                ));
+            }
+            (None, None) => {}
+        }
+        if let Some(id) = item.id {
+            ids.insert(checked(id, "id")?);
+        }
+    }
+    Ok(ids.into_iter().collect())
 }
 
 impl Config {
@@ -107,6 +203,11 @@ impl Config {
         let folded = json::parse_folded(&call.stdin).map_err(|error| undecodable(&error))?;
         let document: Document =
             serde_json::from_value(folded).map_err(|error| undecodable(&error))?;
+        let vlans = Vlans::parse(
+            document.vlan,
+            document.vlantrunk.as_deref(),
+            document.preservedefaultvlan,
+        )?;
         let by_args =
             cni_arg(&call.args, "MAC", |text| Ok(text.to_owned())).map_err(CniError::internal)?;
         let given = [
@@ -114,22 +215,8 @@ impl Config {
             document.args.cni.mac,
             by_args.unwrap_or_default(),
         ];
-        let mac = match given.into_iter().find(|mac| !mac.is_empty()) {
-            None => None,
-            Some(text) => Some(
-                parse_mac(&text).ok_or_else(|| invalid(format!("invalid MAC address {text}")))?,
-            ),
-        };
-        let previous = document
-            .prevresult
-            .map(|value| CniResult::from_value(&value, call.version.as_str()));
-        let options = [
-            (document.ipmasq, "ipMasq"),
-            (document.vlan != 0, "vlan"),
-            (!document.vlantrunk.is_empty(), "vlanTrunk"),
-            (document.macspoofchk, "macspoofchk"),
-        ];
         Ok(Self {
+            network: document.name,
             bridge: document.bridge,
             is_gateway: document.isgateway || document.isdefaultgateway,
             is_default_gateway: document.isdefaultgateway,
@@ -138,44 +225,54 @@ impl Config {
             hairpin: document.hairpinmode,
             promiscuous: document.promiscmode,
             isolated: document.portisolation,
-            duplicate_address_detection: document.enabledad,
+            masquerade: document.ipmasq,
+            masquerade_backend: document.ipmasqbackend,
+            vlans,
+            check_mac: document.macspoofchk,
+            detect_duplicates: document.enabledad,
             container_interface_up: !document.disablecontainerinterface,
             ipam: document.ipam.r#type,
             dns: document.dns,
-            mac,
-            previous: previous.transpose().map_err(|error| {
-                CniError::internal(format!("could not parse prevResult: {error}"))
-            })?,
-            unsupported: options
-                .into_iter()
-                .filter(|(asked, _)| *asked)
-                .map(|(_, name)| name)
-                .collect(),
+            mac: given.into_iter().find(|mac| !mac.is_empty()),
         })
     }
 
-    /// Refuses what contradicts itself, or is not served: never silently ignored.
+    /// Refuses what contradicts itself; for ADD, so that DEL still cleans up.
     pub(super) fn check(&self) -> Result<(), CniError> {
-        if self.hairpin && self.promiscuous {
-            return Err(CniError::internal(
-                "cannot set hairpin mode and promiscuous mode at the same time",
-            ));
-        }
         if !self.container_interface_up && !self.ipam.is_empty() {
             return Err(CniError::internal(
                 "cannot use IPAM when DisableContainerInterface flag is set",
             ));
         }
-        if !self.unsupported.is_empty() {
-            let options = self.unsupported.join(", ");
-            return Err(invalid(format!(
-                "this version of the bridge plugin does not support {options}"
-            )));
+        if self.hairpin && self.promiscuous {
+            return Err(CniError::internal(
+                "cannot set hairpin mode and promiscuous mode at the same time",
+            ));
         }
-        Ok(())
+        self.masquerade()?;
+        self.mac().map(drop)
     }
-}
 
-fn invalid(msg: String) -> CniError {
-    CniError::new(code::INVALID_CONFIG, msg)
+    pub(super) fn duplicate_detection(&self) -> DuplicateDetection {
+        match self.detect_duplicates {
+            true => DuplicateDetection::Enabled,
+            false => DuplicateDetection::Disabled,
+        }
+    }
+
+    /// The hardware address that the container's interface is to have.
+    pub(super) fn mac(&self) -> Result<Option<[u8; 6]>, CniError> {
+        let read = |text: &str| {
+            let msg = || format!("invalid MAC address {text}");
+            parse_mac(text).ok_or_else(|| CniError::new(code::INVALID_CONFIG, msg()))
+        };
+        self.mac.as_deref().map(read).transpose()
+    }
+
+    /// Who makes the rules of masquerading, if it is asked for.
+    pub(super) fn masquerade(&self) -> Result<Option<masquerade::Backend>, CniError> {
+        let backend = || masquerade::Backend::parse(self.masquerade_backend.as_deref());
+        let is_asked = self.masquerade && !self.ipam.is_empty();
+        is_asked.then(backend).transpose()
+    }
 }

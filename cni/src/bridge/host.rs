@@ -1,13 +1,14 @@
 //! The host's side: the bridge, its port, its address.
 
-use std::{thread, time::Duration};
+use std::{fmt::Display, thread, time::Duration};
 
 use ipnet::IpNet;
 
-use super::config::Config;
+use super::config::{Config, Vlans};
 use crate::{
-    attach::{accept_no_router_advertisements, enable_forwarding},
+    attach::{accept_no_router_advertisements, enable_forwarding, veth},
     netlink::{Bridge, Link, Netlink, NetlinkError, OperState, Request},
+    netns,
     skel::text,
     types::{CniError, CniResult},
 };
@@ -19,16 +20,22 @@ fn failed(error: &NetlinkError) -> CniError {
 /// Finds or makes the bridge, and sets it up.
 pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Link, CniError> {
     let name = config.bridge.as_str();
+    let mut is_new = false;
     let mut ensure = || {
-        if netlink.link(name)?.is_none() {
-            let bridge = Bridge {
-                name,
-                mtu: config.mtu,
-                ..Bridge::default()
-            };
-            match netlink.execute([Request::create_bridge(&bridge)]) {
-                Err(error) if error.is_exists() => {} // Another ADD was faster.
-                other => other?,
+        if let Some(link) = netlink.link(name)? {
+            return Ok(Some(link));
+        }
+        let bridge = Bridge {
+            name,
+            mtu: config.mtu,
+            vlan_filtering: config.vlans.filtering,
+            ..Bridge::default()
+        };
+        match netlink.execute([Request::create_bridge(&bridge)]) {
+            Err(error) if error.is_exists() => {} // Another ADD was faster.
+            other => {
+                other?;
+                is_new = true;
             }
         }
         netlink.link(name)
@@ -42,6 +49,14 @@ pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Li
         );
         return Err(CniError::internal(msg));
     }
+    if config.vlans.filtering && bridge.vlan_filtering.is_none() {
+        if is_new {
+            _ = netlink.execute([Request::delete_link(bridge.index)]);
+        }
+        return Err(CniError::internal(format!(
+            "vlan and vlanTrunk cannot be served on bridge {name:?}: this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING)"
+        )));
+    }
     accept_no_router_advertisements(name);
     let mut requests = Vec::new();
     if config.promiscuous && !bridge.is_promiscuous {
@@ -54,53 +69,146 @@ pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Li
     Ok(bridge)
 }
 
+/// Makes a port of the bridge as the configuration wants it.
 pub(super) fn configure_port(
     netlink: &mut Netlink,
     config: &Config,
-    port: u32,
+    port: &Link,
 ) -> Result<(), CniError> {
     let mut requests = Vec::new();
     if config.hairpin {
-        requests.push(Request::hairpin(port));
+        requests.push(Request::hairpin(port.index));
     }
     if config.isolated {
-        requests.push(Request::isolated(port));
+        requests.push(Request::isolated(port.index));
     }
-    netlink.execute(requests).map_err(|error| failed(&error))
+    netlink.execute(requests).map_err(|error| failed(&error))?;
+    configure_vlans(netlink, &config.vlans, port)
 }
 
-/// Gives the bridge the gateways' addresses, and lets the host forward.
+fn configure_vlans(netlink: &mut Netlink, vlans: &Vlans, port: &Link) -> Result<(), CniError> {
+    if vlans.access.is_none() && vlans.trunk.is_empty() {
+        return Ok(());
+    }
+    let wrong = |what: &str, error: &NetlinkError| {
+        CniError::internal(format!(
+            "failed to {what} on interface {:?}: {}",
+            port.name,
+            text(error)
+        ))
+    };
+    if !vlans.keep_default {
+        let removed = netlink.port_vlans(port.index).and_then(|default| {
+            let delete = |vlan| Request::delete_port_vlan(port.index, vlan);
+            netlink.execute(default.into_iter().map(delete))
+        });
+        removed.map_err(|error| wrong("remove default vlan", &error))?;
+    }
+    let access = vlans
+        .access
+        .map(|vlan| Request::add_port_vlan(port.index, vlan, true));
+    let trunk = vlans.trunk.iter();
+    let trunk = trunk.map(|vlan| Request::add_port_vlan(port.index, *vlan, false));
+    let added = netlink.execute(access.into_iter().chain(trunk));
+    added.map_err(|error| wrong("setup vlan tag", &error))
+}
+
+/// Gives the host the gateways' addresses, and lets it forward. They belong to the bridge, or to an interface in the VLAN, which is then returned.
 pub(super) fn configure_gateway(
     netlink: &mut Netlink,
     config: &Config,
-    bridge: u32,
+    bridge: &Link,
     result: &CniResult,
-) -> Result<(), CniError> {
-    for ip in &result.ips {
-        let Some(gateway) = ip
-            .gateway
-            .and_then(|gateway| IpNet::new(gateway, ip.address.prefix_len()).ok())
-        else {
-            continue;
+) -> Result<Option<Link>, CniError> {
+    let mut vlan_gateway = None;
+    let gateways = result.ips.iter();
+    let gateways = gateways.filter_map(|ip| IpNet::new(ip.gateway?, ip.address.prefix_len()).ok());
+    for gateway in gateways {
+        let (link, what) = match config.vlans.access {
+            None => (bridge, "set bridge addr"),
+            Some(vlan) => {
+                let link = match vlan_gateway.take() {
+                    Some(link) => link,
+                    None => ensure_vlan_gateway(netlink, config, bridge, vlan)?,
+                };
+                (
+                    &*vlan_gateway.insert(link),
+                    "set vlan interface for bridge with addr",
+                )
+            }
         };
-        ensure_address(netlink, config, bridge, gateway)
-            .map_err(|error| CniError::internal(format!("failed to set bridge addr: {error}")))?;
+        ensure_address(netlink, config, link, gateway)
+            .map_err(|error| CniError::internal(format!("failed to {what}: {error}")))?;
     }
     enable_forwarding(result.ips.iter().filter_map(|ip| ip.gateway)).map_err(|error| {
         CniError::internal(format!("failed to enable forwarding: {}", text(&error)))
-    })
+    })?;
+    Ok(vlan_gateway)
+}
+
+/// The host's interface in a VLAN of the bridge: one end of a pair whose other end is a port.
+fn ensure_vlan_gateway(
+    netlink: &mut Netlink,
+    config: &Config,
+    bridge: &Link,
+    vlan: u16,
+) -> Result<Link, CniError> {
+    let name = format!("{}.{vlan}", bridge.name);
+    let wrong = |error: &dyn Display| {
+        CniError::internal(format!("failed to create vlan interface: {error}"))
+    };
+    let find = |netlink: &mut Netlink| {
+        let found = netlink.link(&name);
+        found.map_err(|error| {
+            wrong(&format_args!(
+                "failed to find interface {name:?}: {}",
+                text(&error)
+            ))
+        })
+    };
+    if let Some(link) = find(netlink)? {
+        return Ok(link);
+    }
+    let own = netns::current().map_err(|error| wrong(&text(&error)))?;
+    let pair = veth::Pair {
+        netns: &own,
+        ifname: &name,
+        mtu: Some(bridge.mtu),
+        mac: None,
+        controller: Some(bridge.index),
+    };
+    let port = veth::create(netlink, pair);
+    let port = port.map_err(|error| {
+        wrong(&format_args!(
+            "failed to create vlan gateway {name:?}: {error}"
+        ))
+    })?;
+    let vlans = Vlans {
+        access: Some(vlan),
+        trunk: Vec::new(),
+        ..config.vlans.clone()
+    };
+    let finished = configure_vlans(netlink, &vlans, &port).and_then(|()| {
+        let link =
+            find(netlink)?.ok_or_else(|| wrong(&format_args!("failed to lookup {name:?}")))?;
+        let up = netlink.execute([Request::up(link.index)]);
+        up.map_err(|error| wrong(&format_args!("failed to up {name:?}: {}", text(&error))))?;
+        Ok(link)
+    });
+    finished.inspect_err(|_| veth::delete(netlink, port.index))
 }
 
 /// One IPv4 address, and IPv6 addresses whose subnets do not overlap.
 fn ensure_address(
     netlink: &mut Netlink,
     config: &Config,
-    bridge: u32,
+    link: &Link,
     wanted: IpNet,
 ) -> Result<(), String> {
+    let index = link.index;
     let is_v4 = wanted.addr().is_ipv4();
     let mut requests = Vec::new();
-    for address in netlink.addresses(bridge).map_err(|error| text(&error))? {
+    for address in netlink.addresses(index).map_err(|error| text(&error))? {
         let net = address.net;
         if net == wanted {
             return Ok(());
@@ -113,39 +221,34 @@ fn ensure_address(
         if !config.force_address {
             return Err(format!(
                 "{:?} already has an IP address different from {wanted}",
-                config.bridge
+                link.name
             ));
         }
-        requests.push(Request::delete_address(bridge, net));
+        requests.push(Request::delete_address(index, net));
     }
     // Pods have the gateway's address from the same configuration. To ask for it first would leave them
     // without a gateway for the seconds that asking takes.
-    requests.push(Request::add_address_unasked(bridge, wanted));
+    requests.push(Request::add_address_unasked(index, wanted));
     match netlink.execute(requests) {
         Err(error) if error.is_exists() => {} // Another ADD was faster.
         other => other.map_err(|error| text(&error))?,
     }
     // Else the bridge takes the lowest of its ports' addresses, and changes it as they come and go.
-    let link = netlink
-        .link_by_index(bridge)
-        .map_err(|error| text(&error))?;
-    let pin = link.map(|link| Request::mac(bridge, &link.mac));
+    let now = netlink.link_by_index(index).map_err(|error| text(&error))?;
+    let pin = now.map(|link| Request::mac(index, &link.mac));
     netlink.execute(pin).map_err(|error| text(&error))
 }
 
-/// Waits until the bridge forwards for the port, as long as the reference does.
-pub(super) fn wait_until_up(netlink: &mut Netlink, port: u32) -> Result<(), CniError> {
+/// Waits until the bridge forwards for the port, as long as the reference does. Returns the port as it is then.
+pub(super) fn wait_until_up(netlink: &mut Netlink, port: u32) -> Result<Link, CniError> {
     // Soon first, since it nearly always is a matter of microseconds; in sum 2.5 s, as in the reference.
     const WAITS_MS: [u64; 9] = [0, 1, 4, 15, 30, 100, 350, 1000, 1000];
     let mut state = OperState::Unknown;
     for wait in WAITS_MS {
         thread::sleep(Duration::from_millis(wait));
-        let link = netlink
-            .link_by_index(port)
-            .map_err(|error| failed(&error))?;
-        let link = link.ok_or_else(|| CniError::internal(format!("bridge port {port} is gone")))?;
+        let link = find(netlink, port)?;
         if link.state == OperState::Up {
-            return Ok(());
+            return Ok(link);
         }
         state = link.state;
     }
@@ -153,4 +256,12 @@ pub(super) fn wait_until_up(netlink: &mut Netlink, port: u32) -> Result<(), CniE
         "bridge port in error state: {}",
         format!("{state:?}").to_lowercase()
     )))
+}
+
+/// A link of the host as it is now.
+pub(super) fn find(netlink: &mut Netlink, index: u32) -> Result<Link, CniError> {
+    let link = netlink
+        .link_by_index(index)
+        .map_err(|error| failed(&error))?;
+    link.ok_or_else(|| CniError::internal(format!("link {index} is gone")))
 }

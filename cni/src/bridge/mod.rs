@@ -7,17 +7,19 @@
 mod check;
 mod config;
 mod host;
+mod spoof;
 
 use std::{fs::File, path::Path};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use self::config::Config;
+use self::{config::Config, spoof::MacCheck};
 use crate::{
     attach::{container, veth},
-    netlink::Netlink,
+    masquerade,
+    netlink::{Link, Netlink, Request},
     netns,
-    skel::{Call, Ipam, Plugin, text},
+    skel::{Call, Ipam, Plugin, text, valid_attachments},
     types::{CniError, CniResult, Interface, Route, next_ip},
 };
 
@@ -37,20 +39,34 @@ impl Plugin for BridgePlugin {
         let netns = netns::open(path).map_err(|error| {
             CniError::internal(format!("failed to open netns {path:?}: {}", error.source))
         })?;
-        container::refuse_existing(path, &call.ifname)?;
-        let Some(ipam) = Ipam::new(call, &config.ipam) else {
-            return attach(call, &config, &netns, CniResult::default());
+        let mut inside = container::open(&netns)?;
+        container::refuse_existing(&mut inside, &call.ifname)?;
+        let attachment = Attachment {
+            call,
+            config: &config,
+            netns: &netns,
         };
-        ipam.add_for(|addresses| attach(call, &config, &netns, addresses))
+        match Ipam::new(call, &config.ipam) {
+            Some(ipam) => ipam.add_for(|addresses| attachment.make(&mut inside, addresses)),
+            None => attachment.make(&mut inside, CniResult::default()),
+        }
     }
 
-    /// The link goes first, so that nobody is given an address that is still in use.
+    /// The link goes first, so that nobody is given an address that is still in use. What can be done is done, whatever fails: a DEL is not
+    /// repeated for ever.
     fn del(&self, call: &Call) -> Result<(), CniError> {
         let config = Config::parse(call)?;
         let deleted = container::delete(Path::new(&call.netns), &call.ifname);
-        // Addresses are given back also when the link could not be deleted: a DEL is not repeated for ever.
         let released = Ipam::new(call, &config.ipam).map_or(Ok(()), Ipam::del);
-        deleted.and(released)
+        let unchecked = match config.check_mac {
+            true => MacCheck::of(call, &config).remove(),
+            false => Ok(()),
+        };
+        let unmasqueraded = match config.masquerade {
+            true => masquerade::remove(owner(call, &config)),
+            false => Ok(()),
+        };
+        deleted.and(released).and(unchecked).and(unmasqueraded)
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
@@ -61,7 +77,18 @@ impl Plugin for BridgePlugin {
 
     fn gc(&self, call: &Call) -> Result<(), CniError> {
         let config = Config::parse(call)?;
-        Ipam::new(call, &config.ipam).map_or(Ok(()), |ipam| ipam.forward("GC"))
+        let freed = Ipam::new(call, &config.ipam).map_or(Ok(()), |ipam| ipam.forward("GC"));
+        let Some(valid) = valid_attachments(&call.stdin)? else {
+            return freed; // Nothing was said of what is valid.
+        };
+        let owners = valid.iter().map(|attachment| masquerade::Owner {
+            network: &config.network,
+            ifname: &attachment.ifname,
+            container_id: &attachment.container_id,
+        });
+        let unmasqueraded = masquerade::collect_garbage(&config.network, owners);
+        let unchecked = spoof::collect_garbage(&config.network, &valid);
+        freed.and(unmasqueraded).and(unchecked)
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
@@ -70,76 +97,130 @@ impl Plugin for BridgePlugin {
     }
 }
 
-/// Makes the devices for addresses that are got already; leaves none behind on failure but the bridge.
-fn attach(
-    call: &Call,
-    config: &Config,
-    netns: &File,
-    mut result: CniResult,
-) -> Result<CniResult, CniError> {
-    let mut netlink = Netlink::open().map_err(|error| CniError::internal(text(&error)))?;
-    let bridge = host::ensure_bridge(&mut netlink, config)?;
-    let pair = veth::Pair {
-        netns,
+fn owner<'a>(call: &'a Call, config: &'a Config) -> masquerade::Owner<'a> {
+    masquerade::Owner {
+        network: &config.network,
         ifname: &call.ifname,
-        mtu: config.mtu,
-        mac: config.mac,
-        controller: Some(bridge.index),
-    };
-    let host_end = veth::create(&mut netlink, pair)?;
-    complete(config, &mut result);
-    let finished = finish(
-        call,
-        config,
-        &mut netlink,
-        netns,
-        (bridge.index, host_end),
-        &result,
-    );
-    match finished {
-        Ok(interfaces) => {
-            result.interfaces = interfaces;
-            if !config.dns.is_empty() {
-                result.dns = config.dns.clone();
-            }
-            Ok(result)
-        }
-        Err(error) => {
-            veth::delete(&mut netlink, host_end);
-            Err(error)
-        }
+        container_id: &call.container_id,
     }
 }
 
-/// What follows once there is a veth pair to be taken back.
-fn finish(
-    call: &Call,
-    config: &Config,
-    netlink: &mut Netlink,
-    netns: &File,
-    (bridge, host_end): (u32, u32),
-    result: &CniResult,
-) -> Result<Vec<Interface>, CniError> {
-    host::configure_port(netlink, config, host_end)?;
-    if config.container_interface_up {
-        let ask = config.duplicate_address_detection;
-        container::inside(netns, |netlink| {
-            let index = container::set_addresses(netlink, &call.ifname, result, ask)?;
-            container::add_routes(netlink, index, result)
+/// What an ADD makes.
+#[derive(Clone, Copy)]
+struct Attachment<'a> {
+    call: &'a Call,
+    config: &'a Config,
+    netns: &'a File,
+}
+
+impl Attachment<'_> {
+    /// Makes the devices for addresses that are got already; leaves none behind on failure but the bridge. `inside` is a socket in the container.
+    fn make(self, inside: &mut Netlink, mut result: CniResult) -> Result<CniResult, CniError> {
+        let Self {
+            call,
+            config,
+            netns,
+        } = self;
+        let mut host = Netlink::open().map_err(|error| CniError::internal(text(&error)))?;
+        let bridge = host::ensure_bridge(&mut host, config)?;
+        let pair = veth::Pair {
+            netns,
+            ifname: &call.ifname,
+            mtu: config.mtu,
+            mac: config.mac()?,
+            controller: Some(bridge.index),
+        };
+        let port = veth::create(&mut host, pair)?;
+        complete(config, &mut result);
+        match self.finish(&mut host, inside, &bridge, &port, &result) {
+            Ok(interfaces) => {
+                result.interfaces = interfaces;
+                if !config.dns.is_empty() {
+                    result.dns = config.dns.clone();
+                }
+                Ok(result)
+            }
+            Err(error) => {
+                self.undo(&mut host, &port);
+                Err(error)
+            }
+        }
+    }
+
+    /// What follows once there is a pair to be taken back.
+    fn finish(
+        self,
+        host: &mut Netlink,
+        inside: &mut Netlink,
+        bridge: &Link,
+        port: &Link,
+        result: &CniResult,
+    ) -> Result<Vec<Interface>, CniError> {
+        let Self { call, config, .. } = self;
+        host::configure_port(host, config, port)?;
+        let container = container::find(inside, &call.ifname)?;
+        if config.check_mac {
+            MacCheck::of(call, config).add(&port.name, &container.mac)?;
+        }
+        if config.container_interface_up {
+            self.configure_container(inside, &container, result)?;
+        }
+        let mut vlan_gateway = None;
+        if config.is_gateway {
+            vlan_gateway = host::configure_gateway(host, config, bridge, result)?;
+        }
+        if let Some(backend) = config.masquerade()? {
+            let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
+            masquerade::add(backend, &addresses, owner(call, config))?;
+        }
+        let port = match config.container_interface_up {
+            true => host::wait_until_up(host, port.index)?,
+            false => host::find(host, port.index)?,
+        };
+        // The first port changes the bridge's address, and a gateway pins it.
+        let bridge = host::find(host, bridge.index)?;
+        let mut interfaces = vec![
+            container::describe(bridge, ""),
+            container::describe(port, ""),
+            container::describe(container, &call.netns),
+        ];
+        interfaces.extend(vlan_gateway.map(|link| container::describe(link, "")));
+        Ok(interfaces)
+    }
+
+    fn configure_container(
+        self,
+        inside: &mut Netlink,
+        link: &Link,
+        result: &CniResult,
+    ) -> Result<(), CniError> {
+        if result.ips.is_empty() {
+            let up = inside.execute([Request::up(link.index)]);
+            return up.map_err(|error| CniError::internal(text(&error)));
+        }
+        container::inside(self.netns, || {
+            container::prepare(&link.name, self.config.duplicate_detection());
+            container::set_addresses(inside, link, result)
         })?;
+        container::add_routes(inside, link.index, result)
     }
-    if config.is_gateway {
-        host::configure_gateway(netlink, config, bridge, result)?;
+
+    /// Takes back what [`finish`](Self::finish) has made before it failed.
+    fn undo(self, host: &mut Netlink, port: &Link) {
+        let Self { call, config, .. } = self;
+        veth::delete(host, port.index);
+        let tell = |undone: Result<(), CniError>| {
+            if let Err(error) = undone {
+                veth::note(&error);
+            }
+        };
+        if config.check_mac {
+            tell(MacCheck::of(call, config).remove());
+        }
+        if config.masquerade {
+            tell(masquerade::remove(owner(call, config)));
+        }
     }
-    if config.container_interface_up {
-        host::wait_until_up(netlink, host_end)?;
-    }
-    let container = container::describe(netns, &call.ifname, &call.netns)?;
-    Ok(vec![
-        veth::describe(netlink, bridge)?,
-        veth::describe(netlink, host_end)?,
-        container,
-    ])
 }
 
 /// Fills in what IPAM leaves to the bridge: which interface, gateways, and default routes.

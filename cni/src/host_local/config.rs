@@ -12,12 +12,8 @@ use super::{
     range::{RangeSet, RangeSpec},
     schema,
 };
-use crate::{
-    runtime::ValidAttachment,
-    types::{
-        CniError, GoCidr, GoIp, NetworkConfigList, Route, cni_arg, go_json, json, parse_ip,
-        validate,
-    },
+use crate::types::{
+    CniError, GoCidr, GoIp, NetworkConfigList, Route, cni_arg, go_json, parse_ip, validate,
 };
 
 /// Where the reference keeps its networks.
@@ -252,22 +248,6 @@ pub(super) fn requested_ip(text: &str) -> Result<IpAddr, String> {
         return net.map(|net| net.addr().to_canonical());
     }
     parse_ip(text).map_err(|_| invalid())
-}
-
-/// `cni.dev/valid-attachments` of a GC: absent is not the same as empty.
-pub(super) fn valid_attachments(stdin: &[u8]) -> Result<Option<Vec<ValidAttachment>>, CniError> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Keys {
-        #[serde(rename = "cni.dev/valid-attachments")]
-        valid: Option<Vec<ValidAttachment>>,
-        #[serde(rename = "cni.dev/attachments")]
-        attachments: Option<Vec<ValidAttachment>>,
-    }
-    let folded =
-        json::parse_folded(stdin).map_err(|error| CniError::internal(json::go_error(&error)))?;
-    let keys: Keys = serde_json::from_value(folded).map_err(CniError::internal)?;
-    Ok(keys.valid.or(keys.attachments))
 }
 
 #[cfg(test)]

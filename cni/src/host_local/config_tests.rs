@@ -206,16 +206,3 @@ fn capacity_is_what_can_be_given_out() {
     assert_eq!(pods(elsewhere).pods(), 10);
     assert!(pods(json!({"subnet": "::/0"})).pods() > u128::MAX - 4);
 }
-
-#[test]
-fn a_gc_without_a_list_is_not_one_with_an_empty_list() {
-    assert_eq!(valid_attachments(b"{}").unwrap(), None);
-    assert_eq!(
-        valid_attachments(br#"{"cni.dev/valid-attachments": []}"#).unwrap(),
-        Some(vec![])
-    );
-    let one = valid_attachments(
-        br#"{"cni.dev/valid-attachments": [{"containerID": "c", "ifname": "eth0"}]}"#,
-    );
-    assert_eq!(one.unwrap().unwrap()[0].container_id, "c");
-}

@@ -18,7 +18,7 @@ pub use range::{Range, RangeSet};
 pub use store::{Lease, Locked, Store, reclaim, usage};
 
 use crate::{
-    skel::{Call, Plugin},
+    skel::{Call, Plugin, valid_attachments},
     types::{CniError, CniResult, Dns, code},
 };
 
@@ -90,7 +90,7 @@ impl Plugin for HostLocal {
     /// Releases what is not valid. Without a list nothing is known to be invalid, and nothing is released.
     fn gc(&self, call: &Call) -> Result<(), CniError> {
         let config = Config::parse(&call.stdin, &call.args)?;
-        let Some(valid) = config::valid_attachments(&call.stdin)? else {
+        let Some(valid) = valid_attachments(&call.stdin)? else {
             return Ok(());
         };
         let ids: BTreeSet<_> = valid.iter().map(|v| v.container_id.as_str()).collect();

@@ -10,7 +10,7 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     link::{
         InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoPortKind, InfoVeth,
-        LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
+        LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, State,
     },
 };
 
@@ -46,6 +46,8 @@ pub struct Link {
     pub is_isolated: bool,
     /// For a veth: the index of its peer, in the peer's namespace.
     pub peer: Option<u32>,
+    /// As a bridge: whether it tells its ports apart by VLAN; none where the kernel cannot.
+    pub vlan_filtering: Option<bool>,
 }
 
 impl Link {
@@ -61,6 +63,12 @@ impl Link {
             LinkInfo::PortData(InfoPortData::BridgePort(options)) => {
                 self.is_hairpin = options.contains(&InfoBridgePort::HairpinMode(true));
                 self.is_isolated = options.contains(&InfoBridgePort::Isolated(true));
+            }
+            LinkInfo::Data(InfoData::Bridge(options)) => {
+                self.vlan_filtering = options.iter().find_map(|option| match option {
+                    InfoBridge::VlanFiltering(is_on) => Some(*is_on),
+                    _ => None,
+                });
             }
             _ => {}
         }
@@ -377,8 +385,12 @@ impl Netlink {
     fn get_link(
         &mut self,
         attempt: &str,
-        message: LinkMessage,
+        mut message: LinkMessage,
     ) -> Result<Option<Link>, NetlinkError> {
+        // Counters are most of an answer, and nobody looks at them.
+        message
+            .attributes
+            .push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
         match self.get(attempt, RouteNetlinkMessage::GetLink(message)) {
             Ok(found) => Ok(decode(found)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -387,7 +399,7 @@ impl Netlink {
     }
 }
 
-fn decode(message: RouteNetlinkMessage) -> Option<Link> {
+pub(super) fn decode(message: RouteNetlinkMessage) -> Option<Link> {
     let RouteNetlinkMessage::NewLink(message) = message else {
         return None;
     };
@@ -408,6 +420,7 @@ fn decode(message: RouteNetlinkMessage) -> Option<Link> {
         is_hairpin: false,
         is_isolated: false,
         peer: None,
+        vlan_filtering: None,
     };
     for attribute in message.attributes {
         match attribute {

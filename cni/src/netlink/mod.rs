@@ -10,6 +10,8 @@ pub mod nft;
 mod route;
 mod rtnetlink;
 mod socket;
+mod unlink;
+mod vlan;
 
 pub use address::Address;
 pub use link::{Bridge, Link, OperState, Veth, mac_text, parse_mac};

@@ -31,7 +31,7 @@ impl Request {
 
 /// An rtnetlink socket. It stays in the network namespace it was opened in, whichever thread uses it.
 #[derive(Debug)]
-pub struct Netlink(Connection<RouteNetlinkMessage>);
+pub struct Netlink(pub(super) Connection<RouteNetlinkMessage>);
 
 impl Netlink {
     /// A socket in the calling thread's namespace.

@@ -1,6 +1,10 @@
 //! The socket: requests, acknowledgements, dumps, errors.
 
-use std::{fmt, io, marker::PhantomData};
+use std::{
+    fmt, io,
+    marker::PhantomData,
+    os::fd::{AsFd, BorrowedFd},
+};
 
 use netlink_packet_core::{
     DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable,
@@ -64,6 +68,17 @@ impl NetlinkError {
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.errno() == Some(Errno::OPNOTSUPP)
+    }
+
+    /// The kernel knows nothing of this part of netlink: nftables is not built in, and its module is not there.
+    #[must_use]
+    pub fn is_unknown_family(&self) -> bool {
+        match self {
+            Self::Socket { source, .. } => {
+                Errno::from_io_error(source) == Some(Errno::PROTONOSUPPORT)
+            }
+            _ => self.errno() == Some(Errno::INVAL),
+        }
     }
 }
 
@@ -175,6 +190,24 @@ impl<M: Message> Connection<M> {
         outcome
     }
 
+    /// A message as it is sent, and its number.
+    pub(super) fn encode(&mut self, outgoing: Outgoing<M>) -> (u32, Vec<u8>) {
+        let mut buffer = Vec::new();
+        self.append(&mut buffer, outgoing.message, outgoing.flags);
+        (self.sequence, buffer)
+    }
+
+    /// Sends what [`encode`](Self::encode) made.
+    pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.socket.send(message, 0).map(drop)
+    }
+
+    /// From now on the kernel tells of links that come, change and go.
+    pub(super) fn watch_links(&mut self) -> io::Result<()> {
+        const RTNLGRP_LINK: u32 = 1;
+        self.socket.add_membership(RTNLGRP_LINK)
+    }
+
     /// Asks for one object.
     pub(super) fn get(&mut self, attempt: &str, message: M) -> Result<M, NetlinkError> {
         let mut found = self.query(attempt, message, NLM_F_REQUEST)?;
@@ -256,11 +289,21 @@ impl<M: Message> Connection<M> {
 
     /// The messages of one datagram.
     fn receive(&mut self) -> io::Result<Vec<NetlinkMessage<M>>> {
+        self.read(0)
+    }
+
+    /// The messages of one datagram if there is one, else `WouldBlock`.
+    pub(super) fn receive_now(&mut self) -> io::Result<Vec<NetlinkMessage<M>>> {
+        let flags = rustix::net::RecvFlags::DONTWAIT.bits();
+        self.read(i32::try_from(flags).unwrap_or_default())
+    }
+
+    fn read(&mut self, flags: i32) -> io::Result<Vec<NetlinkMessage<M>>> {
         let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
         self.buffer.clear();
         self.buffer.reserve(Self::DATAGRAM);
         loop {
-            match self.socket.recv(&mut self.buffer, 0) {
+            match self.socket.recv(&mut self.buffer, flags) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
                 Ok(_) => break,
@@ -277,5 +320,11 @@ impl<M: Message> Connection<M> {
             rest = rest.get(length..).unwrap_or_default();
         }
         Ok(messages)
+    }
+}
+
+impl<M> AsFd for Connection<M> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The order of the checks is the reference's, and observable.
 
+mod gc;
 mod ipam;
 
 use std::{
@@ -13,6 +14,7 @@ use std::{
     process::ExitCode,
 };
 
+pub(crate) use gc::valid_attachments;
 pub use ipam::Ipam;
 
 use crate::{

@@ -1,0 +1,42 @@
+//! What a GC is told.
+
+use serde::Deserialize;
+
+use crate::{
+    runtime::ValidAttachment,
+    types::{CniError, json},
+};
+
+/// `cni.dev/valid-attachments` of a GC: absent is not the same as empty.
+pub(crate) fn valid_attachments(stdin: &[u8]) -> Result<Option<Vec<ValidAttachment>>, CniError> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Keys {
+        #[serde(rename = "cni.dev/valid-attachments")]
+        valid: Option<Vec<ValidAttachment>>,
+        #[serde(rename = "cni.dev/attachments")]
+        attachments: Option<Vec<ValidAttachment>>,
+    }
+    let folded =
+        json::parse_folded(stdin).map_err(|error| CniError::internal(json::go_error(&error)))?;
+    let keys: Keys = serde_json::from_value(folded).map_err(CniError::internal)?;
+    Ok(keys.valid.or(keys.attachments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gc_without_a_list_is_not_one_with_an_empty_list() {
+        assert_eq!(valid_attachments(b"{}").unwrap(), None);
+        assert_eq!(
+            valid_attachments(br#"{"cni.dev/valid-attachments": []}"#).unwrap(),
+            Some(vec![])
+        );
+        let one = valid_attachments(
+            br#"{"cni.dev/valid-attachments": [{"containerID": "c", "ifname": "eth0"}]}"#,
+        );
+        assert_eq!(one.unwrap().unwrap()[0].container_id, "c");
+    }
+}
