@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod build;
+mod definitions;
 mod peers;
 mod proto;
 mod run;
@@ -44,6 +45,8 @@ enum Command {
     },
     /// Write the .proto files of Kubernetes' objects anew from the published API definitions.
     Proto,
+    /// Write the OpenAPI definitions of the kinds that podplane serves anew from the published ones. Needs pip.
+    Definitions,
 }
 
 fn main() -> ExitCode {
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Soak { args } => run::soak(&args),
         Command::Bench { what } => bench::run(&what),
         Command::Proto => proto::generate(),
+        Command::Definitions => definitions::generate(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,6 +14,7 @@ pub mod names;
 pub mod object;
 pub mod pod_ips;
 pub mod quantity;
+pub mod schema;
 pub mod selector;
 pub mod strict;
 pub mod table;

@@ -1,0 +1,147 @@
+//! The definitions against a second source that was made from the published ones without us: the schemas in `k8s-openapi`.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, Deployment, ReplicaSet},
+    authentication::v1::SelfSubjectReview,
+    authorization::v1::SelfSubjectAccessReview,
+    autoscaling::v1::Scale,
+    coordination::v1::Lease,
+    core::v1::{Binding, Event, Namespace, Node, Pod, Service},
+    events::v1,
+    policy::v1::Eviction,
+};
+use podplane_api::schema::{Identity, Kind, Type, definitions};
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+#[test]
+fn fields_and_types_are_those_of_k8s_openapi() {
+    let ours = definitions();
+    let mut generator = SchemaSettings::openapi3().into_generator();
+    macro_rules! subschemas {
+        ($($kind:ty),*) => { $( let _ = generator.subschema_for::<$kind>(); )* };
+    }
+    subschemas!(
+        ControllerRevision,
+        Deployment,
+        ReplicaSet,
+        SelfSubjectReview,
+        SelfSubjectAccessReview,
+        Scale,
+        Lease,
+        Binding,
+        Event,
+        Namespace,
+        Node,
+        Pod,
+        Service,
+        v1::Event,
+        Eviction
+    );
+    let theirs = generator.take_definitions(true);
+    assert!(theirs.len() > 150, "{}", theirs.len());
+    for (name, theirs) in &theirs {
+        let ours = &ours[name.as_str()];
+        let properties = |schema: &Value| {
+            schema["properties"]
+                .as_object()
+                .cloned()
+                .unwrap_or_default()
+        };
+        let (ours, theirs) = (properties(ours), properties(theirs));
+        assert!(ours.keys().eq(theirs.keys()), "{name}");
+        for (field, theirs) in theirs {
+            assert_eq!(shape(&ours[&field]), shape(&theirs), "{name}.{field}");
+        }
+    }
+}
+
+/// What a property is, without words and extensions.
+fn shape(schema: &Value) -> String {
+    let reference = schema
+        .get("$ref")
+        .or_else(|| schema.pointer("/allOf/0/$ref"));
+    if let Some(reference) = reference {
+        return reference
+            .as_str()
+            .unwrap()
+            .rsplit('/')
+            .next()
+            .unwrap()
+            .to_owned();
+    }
+    match schema["type"].as_str() {
+        Some("array") => format!("[{}]", shape(&schema["items"])),
+        Some("object") => match schema.get("additionalProperties") {
+            Some(values) => format!("{{{}}}", shape(values)),
+            None => "object".into(),
+        },
+        other => format!("{other:?} {:?}", schema["format"].as_str()),
+    }
+}
+
+/// All lists and maps that are merged in a way of their own, as published.
+#[test]
+fn the_merged_lists_of_a_pod() {
+    let pod = Type::of::<Pod>().unwrap();
+    let spec = pod.field("spec").unwrap();
+    let Kind::Struct(fields) = spec.kind() else {
+        panic!("{spec:?}")
+    };
+    let merge_key = |name: &str| fields.field(name).unwrap().patch.merge_key.as_deref();
+    assert_eq!(merge_key("containers"), Some("name"));
+    assert_eq!(merge_key("topologySpreadConstraints"), Some("topologyKey"));
+    assert_eq!(merge_key("tolerations"), None);
+    assert!(fields.field("volumes").unwrap().patch.retain_keys);
+    assert!(spec.field("nodeSelector").unwrap().is_atomic_map());
+    let keys = |ty: Type| match ty.kind() {
+        Kind::List(list) => match &list.identity {
+            Identity::Keys(keys) => keys
+                .iter()
+                .map(|key| (key.name.clone(), key.default.clone()))
+                .collect(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let Kind::List(containers) = spec.field("containers").unwrap().kind() else {
+        panic!("containers is a list")
+    };
+    let ports: Vec<_> = keys(containers.items().field("ports").unwrap());
+    assert_eq!(
+        ports,
+        [
+            ("containerPort".to_owned(), None),
+            ("protocol".to_owned(), Some("TCP".into()))
+        ]
+    );
+    let node = Type::of::<Node>().unwrap().field("spec").unwrap();
+    for (field, expected) in [("podCIDRs", Identity::Set), ("taints", Identity::Atomic)] {
+        let Kind::List(list) = node.field(field).unwrap().kind() else {
+            panic!("{field} is a list")
+        };
+        assert_eq!(list.identity, expected);
+    }
+}
+
+/// Nothing refers to what is not there, and every served kind is.
+#[test]
+fn the_definitions_are_complete() {
+    let all = definitions();
+    let text = serde_json::to_string(&all).unwrap();
+    for reference in text.split("\"$ref\":\"").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        let name = name.strip_prefix("#/components/schemas/").unwrap();
+        assert!(all.contains_key(name), "{name}");
+    }
+    for (group, version, kind) in [
+        ("", "v1", "Node"),
+        ("apps", "v1", "Deployment"),
+        ("policy", "v1", "Eviction"),
+        ("events.k8s.io", "v1", "Event"),
+    ] {
+        assert!(Type::of_kind(group, version, kind).is_some(), "{kind}");
+    }
+}
