@@ -12,6 +12,7 @@
 
 pub mod names;
 pub mod object;
+pub mod patch;
 pub mod pod_ips;
 pub mod quantity;
 pub mod schema;

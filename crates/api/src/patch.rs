@@ -1,0 +1,130 @@
+//! Patches as Kubernetes 1.33 understands them: a stored object and a patch document make a new document.
+//!
+//! [`json`] is RFC 6902, [`merge`] RFC 7386, [`strategic`] Kubernetes' own strategic merge patch, and [`apply`] server-side apply with its record of
+//! who owns which field. All are pure: they validate nothing of the result, which may have fields that the kind does not have; decode it
+//! strictly ([`crate::strict`]), as with any other write. Tests compare them with the libraries that kubectl is made of.
+
+use json_patch::{
+    AddOperation, CopyOperation, Patch, PatchOperation, ReplaceOperation, jsonptr::Pointer,
+};
+use serde_json::Value;
+
+pub mod apply;
+mod fields;
+mod strategic;
+mod typed;
+
+pub use fields::FieldSet;
+pub use strategic::strategic;
+
+/// How many operations a JSON patch may have, as in kube-apiserver.
+const MAX_OPERATIONS: usize = 10_000;
+/// How many bytes the `copy` operations of a JSON patch may add, as in kube-apiserver.
+const MAX_COPIED: usize = 3 * 1024 * 1024;
+
+/// Why a patch does not apply. Variants by what the client is told; the texts are those of kube-apiserver where it has one.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PatchError {
+    /// The patch is not a document of its kind: 400 BadRequest.
+    #[error("{0}")]
+    Malformed(String),
+    /// The patch does not fit the object: 422 Invalid.
+    #[error("{0}")]
+    Unprocessable(String),
+    /// The patch asks for too much: 413 RequestEntityTooLarge.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+/// Applies a JSON patch (RFC 6902, `application/json-patch+json`): all operations or none.
+///
+/// # Errors
+///
+/// [`PatchError::Malformed`] if `patch` is no list of operations, [`PatchError::Unprocessable`] naming the operation that fails, [`PatchError::TooLarge`] beyond
+/// kube-apiserver's limits.
+pub fn json(mut document: Value, patch: Value) -> Result<Value, PatchError> {
+    let Patch(operations) = serde_json::from_value(patch)
+        .map_err(|error| PatchError::Malformed(format!("decode JSON patch: {error}")))?;
+    if operations.len() > MAX_OPERATIONS {
+        let got = operations.len();
+        return Err(PatchError::TooLarge(format!(
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {got}"
+        )));
+    }
+    let mut copied = 0;
+    for (index, operation) in operations.into_iter().enumerate() {
+        if let PatchOperation::Copy(copy) = &operation {
+            copied += copy.from.resolve(&document).map_or(0, written_size);
+            if copied > MAX_COPIED {
+                return Err(PatchError::TooLarge(format!(
+                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED}"
+                )));
+            }
+        }
+        let operation = as_add(operation, &document);
+        json_patch::patch_unsafe(&mut document, &[operation]).map_err(|error| {
+            let path = error.path;
+            PatchError::Unprocessable(format!("operation {index} at {path:?}: {}", error.kind))
+        })?;
+    }
+    Ok(document)
+}
+
+/// In the library of kube-apiserver, a field that an object does not have can be replaced, and copied as `null`.
+fn as_add(operation: PatchOperation, document: &Value) -> PatchOperation {
+    let is_open = |path: &Pointer| {
+        let parent = path
+            .parent()
+            .and_then(|parent| parent.resolve(document).ok());
+        parent.is_some_and(Value::is_object) && path.resolve(document).is_err()
+    };
+    match operation {
+        PatchOperation::Replace(ReplaceOperation { path, value }) if is_open(&path) => {
+            PatchOperation::Add(AddOperation { path, value })
+        }
+        PatchOperation::Copy(CopyOperation { from, path }) if is_open(&from) => {
+            let value = Value::Null;
+            PatchOperation::Add(AddOperation { path, value })
+        }
+        other => other,
+    }
+}
+
+fn written_size(value: &Value) -> usize {
+    value.to_string().len()
+}
+
+/// Applies a merge patch (RFC 7386, `application/merge-patch+json`).
+///
+/// As in kube-apiserver, a `null` in an object in a list is left out, where the RFC takes lists as they are.
+///
+/// # Errors
+///
+/// [`PatchError::Malformed`] if `patch` is not an object.
+pub fn merge(mut document: Value, mut patch: Value) -> Result<Value, PatchError> {
+    if !patch.is_object() {
+        let text = "a merge patch must be a JSON object";
+        return Err(PatchError::Malformed(text.into()));
+    }
+    drop_nulls(&mut patch, false);
+    json_patch::merge(&mut document, &patch);
+    Ok(document)
+}
+
+/// Drops the fields that are `null`, of objects in lists.
+fn drop_nulls(value: &mut Value, in_list: bool) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !in_list || !value.is_null());
+            for value in fields.values_mut() {
+                drop_nulls(value, in_list);
+            }
+        }
+        Value::Array(elements) => {
+            for element in elements {
+                drop_nulls(element, true);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,496 @@
+//! Server-side apply: managers state what they want, the object remembers who said what, and what nobody wants any more goes.
+//!
+//! `metadata.managedFields` has an entry for each manager, operation, version and subresource with the fields that it owns. [`apply`] merges a
+//! manager's configuration into the object; fields that it owned, no longer states, and nobody else owns are removed. [`track`] records the
+//! writes that are no applies: the writer owns what it changed.
+
+use std::fmt::Write as _;
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::{
+    fields::FieldSet,
+    typed::{self, Misfit},
+};
+use crate::schema::Type;
+
+/// What no one owns: it names the object, or is the server's.
+const OWNERLESS: &[&[&str]] = &[
+    &["apiVersion"],
+    &["kind"],
+    &["metadata"],
+    &["metadata", "clusterName"],
+    &["metadata", "creationTimestamp"],
+    &["metadata", "generation"],
+    &["metadata", "managedFields"],
+    &["metadata", "name"],
+    &["metadata", "namespace"],
+    &["metadata", "resourceVersion"],
+    &["metadata", "selfLink"],
+    &["metadata", "uid"],
+];
+
+/// Who writes, and as what.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer<'a> {
+    /// The field manager: `kubectl`.
+    pub manager: &'a str,
+    /// The group and version that the object is written in: `apps/v1`.
+    pub api_version: &'a str,
+    /// The subresource that is written to; empty for the object itself.
+    pub subresource: &'a str,
+    /// When.
+    pub now: Timestamp,
+    /// Places that this write does not change and its writer so does not own, whatever it sends: `status` in a write to the object itself.
+    pub ignored: &'a FieldSet,
+}
+
+/// What to do about fields that others own, with another value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflicts {
+    /// Fail, naming them.
+    Refuse,
+    /// Take them over: `force=true`.
+    Take,
+}
+
+/// A field that another manager owns, with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The other manager as kube-apiserver describes it: `"kubectl-edit" using v1 at 2026-01-01T00:00:00Z`.
+    pub manager: String,
+    /// Where: `.spec.replicas`.
+    pub field: String,
+}
+
+/// What became of an apply.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The new object.
+    pub object: Value,
+    /// Whether anything but `managedFields` changed.
+    pub changed: bool,
+    /// What was taken from others.
+    pub conflicts: Vec<Conflict>,
+}
+
+/// Why a configuration cannot be applied.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ApplyError {
+    /// The configuration brings `managedFields`: 400 BadRequest.
+    #[error("metadata.managedFields must be nil")]
+    ManagedFields,
+    /// The configuration, or the object that is there, does not fit its kind: 400 BadRequest. One text for each place.
+    #[error("failed to create typed patch object: {}", .0.join(", "))]
+    Untypable(Vec<String>),
+    /// Others own fields with other values: 409 Conflict, each with reason FieldManagerConflict.
+    #[error("{}", describe(.0))]
+    Conflicts(Vec<Conflict>),
+}
+
+impl Conflict {
+    /// What is said of it alone: `conflict with "kubectl-edit" using v1`.
+    pub fn message(&self) -> String {
+        format!("conflict with {}", self.manager)
+    }
+}
+
+/// The text of kube-apiserver.
+fn describe(conflicts: &[Conflict]) -> String {
+    if let [conflict] = conflicts {
+        return format!(
+            "Apply failed with 1 conflict: {}: {}",
+            conflict.message(),
+            conflict.field
+        );
+    }
+    let mut lines = vec![format!("Apply failed with {} conflicts: ", conflicts.len())];
+    let mut manager = "";
+    for conflict in conflicts {
+        if manager != conflict.manager {
+            manager = &conflict.manager;
+            let line = format!("conflicts with {manager}:");
+            match lines.len() {
+                1 => lines[0].push_str(&line),
+                _ => lines.push(line),
+            }
+        }
+        lines.push(format!("- {}", conflict.field));
+    }
+    lines.join("\n")
+}
+
+/// Applies a manager's configuration to the object; `live` is `None` if there is none yet.
+///
+/// # Errors
+///
+/// See [`ApplyError`].
+pub fn apply(
+    ty: Type,
+    live: Option<&Value>,
+    config: &Value,
+    writer: &Writer<'_>,
+    conflicts: Conflicts,
+) -> Result<Applied, ApplyError> {
+    if config
+        .pointer("/metadata/managedFields")
+        .is_some_and(|fields| !fields.is_null())
+    {
+        return Err(ApplyError::ManagedFields);
+    }
+    let empty = json!({});
+    let mut managers = Managers::of(live.unwrap_or(&empty));
+    let live = without_managers(live.unwrap_or(&empty));
+    typed::check(ty, config).map_err(untypable)?;
+    if managers.0.is_empty() {
+        managers.own_before_first_apply(ty, &live, writer);
+    }
+    let merged = typed::merge(ty, live.clone(), config.clone());
+    let stated = typed::fields(ty, config)
+        .outside(writer.ignored)
+        .difference(&ownerless());
+    let identity = writer.identity("Apply");
+    let before = managers.replace(&identity, stated.clone());
+    let object = prune(
+        ty,
+        merged,
+        before.as_ref().map(|entry| &entry.fields),
+        &managers,
+    );
+    let difference = typed::compare(ty, &live, &object).outside(writer.ignored);
+    let written = difference.added.clone().union(&difference.modified);
+    let taken = managers.conflicts(&identity, &written);
+    if conflicts == Conflicts::Refuse && !taken.is_empty() {
+        return Err(ApplyError::Conflicts(taken));
+    }
+    managers.take(&identity, &written, &difference.removed);
+    let changed = !difference.is_empty();
+    let time = match before {
+        Some(entry) if !changed && entry.fields == stated => entry.time,
+        _ => Some(writer.now),
+    };
+    managers.set_time(&identity, time);
+    Ok(Applied {
+        object: managers.write(object),
+        changed,
+        conflicts: taken,
+    })
+}
+
+/// Records in `new`, the object as it is to be stored, which fields its writer changed; `live` is `None` if it is new. For every write that is no apply.
+///
+/// The owners of before are those in `new` if it has any that can be read, else those in `live`; a list with one empty entry makes all be forgotten.
+pub fn track(ty: Type, live: Option<&Value>, new: &Value, writer: &Writer<'_>) -> Value {
+    let empty = json!({});
+    let live = live.unwrap_or(&empty);
+    let mut managers = match Managers::read(new) {
+        Some(managers) => managers,
+        None => Managers::of(live),
+    };
+    let object = without_managers(new);
+    let difference = typed::compare(ty, &without_managers(live), &object).outside(writer.ignored);
+    let written = difference
+        .added
+        .clone()
+        .union(&difference.modified)
+        .difference(&ownerless());
+    let identity = writer.identity("Update");
+    managers.take(&identity, &written, &difference.removed);
+    if !written.is_empty() {
+        managers.add(&identity, &written);
+        managers.set_time(&identity, Some(writer.now));
+    }
+    managers.forget(&identity, &difference.removed);
+    managers.write(object)
+}
+
+/// Takes out of the merged object what the manager owned (`last`), no longer states, and no one else owns.
+fn prune(ty: Type, merged: Value, last: Option<&FieldSet>, managers: &Managers) -> Value {
+    let Some(last) = last.filter(|last| !last.is_empty()) else {
+        return merged;
+    };
+    let with_named = |set: FieldSet| set.with_named(Some(ty));
+    let remaining = |value: &Option<Value>| {
+        with_named(
+            value
+                .as_ref()
+                .map_or_else(FieldSet::default, |value| typed::fields(ty, value)),
+        )
+    };
+    let last = with_named(last.clone());
+    let owned = managers
+        .0
+        .iter()
+        .fold(FieldSet::default(), |all, entry| all.union(&entry.fields));
+    let all = with_named(typed::fields(ty, &merged));
+    let without_last = typed::remove(ty, merged.clone(), &last);
+    let unowned = all
+        .clone()
+        .difference(&remaining(&without_last))
+        .difference(&with_named(owned));
+    let without_unowned = typed::remove(ty, merged.clone(), &unowned);
+    let gone = all
+        .difference(&remaining(&without_unowned))
+        .intersection(&last);
+    typed::remove(ty, merged, &gone).unwrap_or_else(|| json!({}))
+}
+
+fn untypable(misfits: Vec<Misfit>) -> ApplyError {
+    ApplyError::Untypable(
+        misfits
+            .into_iter()
+            .map(|Misfit { path, message }| format!("{path}: {message}"))
+            .collect(),
+    )
+}
+
+fn ownerless() -> FieldSet {
+    FieldSet::of_fields(OWNERLESS)
+}
+
+fn without_managers(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    object
+}
+
+impl Writer<'_> {
+    fn identity(&self, operation: &str) -> Identity {
+        Identity {
+            operation: operation.to_owned(),
+            manager: self.manager.to_owned(),
+            api_version: self.api_version.to_owned(),
+            subresource: self.subresource.to_owned(),
+        }
+    }
+}
+
+/// What two writes must have in common to share an entry. In the order in which entries stand.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    operation: String,
+    manager: String,
+    api_version: String,
+    subresource: String,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    identity: Identity,
+    time: Option<Timestamp>,
+    fields: FieldSet,
+}
+
+/// The entries of `managedFields`.
+#[derive(Debug, Default)]
+struct Managers(Vec<Entry>);
+
+impl Managers {
+    /// The owners that an object records, or none.
+    fn of(object: &Value) -> Self {
+        Self::read(object).unwrap_or_default()
+    }
+
+    /// `None` if the object does not say, or not in a form that can be read.
+    fn read(object: &Value) -> Option<Self> {
+        let entries = object.pointer("/metadata/managedFields")?.as_array()?;
+        if entries.is_empty() {
+            return None;
+        }
+        if let [Value::Object(entry)] = &entries[..]
+            && entry.is_empty()
+        {
+            return Some(Self::default());
+        }
+        entries
+            .iter()
+            .map(Entry::read)
+            .collect::<Option<_>>()
+            .map(Self)
+    }
+
+    /// The object with the entries.
+    fn write(mut self, mut object: Value) -> Value {
+        self.0.retain_mut(|entry| {
+            entry.fields = std::mem::take(&mut entry.fields).difference(&ownerless());
+            !entry.fields.is_empty()
+        });
+        self.0.sort_by(|a, b| {
+            let key = |entry: &Entry| {
+                (
+                    entry.identity.operation.clone(),
+                    entry.time,
+                    entry.identity.clone(),
+                )
+            };
+            key(a).cmp(&key(b))
+        });
+        let entries: Vec<Value> = self.0.iter().map(Entry::write).collect();
+        if let Some(object) = object.as_object_mut()
+            && !entries.is_empty()
+        {
+            let metadata = object.entry("metadata").or_insert_with(|| json!({}));
+            if let Some(metadata) = metadata.as_object_mut() {
+                metadata.insert("managedFields".into(), entries.into());
+            }
+        }
+        object
+    }
+
+    /// An object that no one is known to have written is taken to be somebody's.
+    fn own_before_first_apply(&mut self, ty: Type, live: &Value, writer: &Writer<'_>) {
+        let fields = typed::fields(ty, live).difference(&ownerless());
+        let identity = Identity {
+            manager: "before-first-apply".into(),
+            subresource: String::new(),
+            ..writer.identity("Update")
+        };
+        self.0.push(Entry {
+            identity,
+            time: Some(writer.now),
+            fields,
+        });
+    }
+
+    fn entry_mut(&mut self, identity: &Identity) -> Option<&mut Entry> {
+        self.0.iter_mut().find(|entry| entry.identity == *identity)
+    }
+
+    /// Gives a manager these fields and no others. Returns what it had.
+    fn replace(&mut self, identity: &Identity, fields: FieldSet) -> Option<Entry> {
+        let before = self.0.iter().position(|entry| entry.identity == *identity);
+        let before = before.map(|at| self.0.remove(at));
+        self.0.push(Entry {
+            identity: identity.clone(),
+            time: None,
+            fields,
+        });
+        before
+    }
+
+    fn add(&mut self, identity: &Identity, fields: &FieldSet) {
+        let before = self.replace(identity, FieldSet::default());
+        let before = before.map_or_else(FieldSet::default, |entry| entry.fields);
+        if let Some(entry) = self.entry_mut(identity) {
+            entry.fields = before.union(fields);
+        }
+    }
+
+    fn forget(&mut self, identity: &Identity, fields: &FieldSet) {
+        if let Some(entry) = self.entry_mut(identity) {
+            entry.fields = std::mem::take(&mut entry.fields).difference(fields);
+        }
+    }
+
+    fn set_time(&mut self, identity: &Identity, time: Option<Timestamp>) {
+        if let Some(entry) = self.entry_mut(identity) {
+            entry.time = time;
+        }
+    }
+
+    /// What others own of `written`, by manager.
+    fn conflicts(&self, writer: &Identity, written: &FieldSet) -> Vec<Conflict> {
+        let mut conflicts = Vec::new();
+        for entry in self.0.iter().filter(|entry| entry.identity != *writer) {
+            let fields = entry.fields.clone().intersection(written);
+            conflicts.extend(fields.paths().into_iter().map(|field| Conflict {
+                manager: entry.describe(),
+                field,
+            }));
+        }
+        conflicts.sort_by(|a, b| a.manager.cmp(&b.manager));
+        conflicts
+    }
+
+    /// Takes from all others what was written and what is gone.
+    fn take(&mut self, writer: &Identity, written: &FieldSet, removed: &FieldSet) {
+        for entry in self.0.iter_mut().filter(|entry| entry.identity != *writer) {
+            entry.fields = std::mem::take(&mut entry.fields)
+                .difference(written)
+                .difference(removed);
+        }
+    }
+}
+
+impl Entry {
+    fn read(value: &Value) -> Option<Self> {
+        let text = |key: &str| {
+            value
+                .get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let operation = text("operation");
+        if !matches!(operation.as_str(), "Apply" | "Update") {
+            return None;
+        }
+        Some(Self {
+            identity: Identity {
+                operation,
+                manager: text("manager"),
+                api_version: text("apiVersion"),
+                subresource: text("subresource"),
+            },
+            time: text("time").parse().ok(),
+            fields: FieldSet::from_fields_v1(value.get("fieldsV1").unwrap_or(&Value::Null)),
+        })
+    }
+
+    fn write(&self) -> Value {
+        let Identity {
+            operation,
+            manager,
+            api_version,
+            subresource,
+        } = &self.identity;
+        let mut entry = Map::new();
+        for (key, value) in [
+            ("manager", manager),
+            ("operation", operation),
+            ("apiVersion", api_version),
+            ("subresource", subresource),
+        ] {
+            if !value.is_empty() {
+                entry.insert(key.into(), value.as_str().into());
+            }
+        }
+        if let Some(time) = self.time {
+            entry.insert("time".into(), seconds(time).into());
+        }
+        entry.insert("fieldsType".into(), "FieldsV1".into());
+        entry.insert("fieldsV1".into(), self.fields.to_fields_v1());
+        Value::Object(entry)
+    }
+
+    fn describe(&self) -> String {
+        let Identity {
+            operation,
+            manager,
+            api_version,
+            subresource,
+        } = &self.identity;
+        let mut text = format!("{manager:?}");
+        if !subresource.is_empty() {
+            let _ = write!(text, " with subresource {subresource:?}");
+        }
+        if operation == "Update" {
+            let _ = write!(text, " using {api_version}");
+            if let Some(time) = self.time {
+                let _ = write!(text, " at {}", seconds(time));
+            }
+        }
+        text
+    }
+}
+
+/// As Kubernetes writes times: whole seconds.
+fn seconds(time: Timestamp) -> String {
+    match serde_json::to_value(Time(time)) {
+        Ok(Value::String(text)) => text,
+        _ => String::new(),
+    }
+}

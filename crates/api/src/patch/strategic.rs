@@ -1,0 +1,556 @@
+//! Strategic merge patch: a merge patch that knows by which keys lists merge, with directives for what merging cannot say.
+//!
+//! | directive | in | means |
+//! | --- | --- | --- |
+//! | `$patch: replace` or `delete` | a map | the patch's map instead of the object's; nothing instead of it |
+//! | `$patch: delete` beside the merge key | an element | the element goes |
+//! | `$patch: replace` | any element | the patch's list instead of the object's |
+//! | `$deleteFromPrimitiveList/FIELD` | a map | these elements of the list FIELD go |
+//! | `$setElementOrder/FIELD` | a map | the order of the list FIELD |
+//! | `$retainKeys` | a map | all other keys of the object's map go |
+//!
+//! kube-apiserver visits the keys of a map in random order; here it is the order of the keys, so that directives come first.
+
+use std::cmp::Ordering;
+
+use serde_json::{Map, Value};
+
+use super::PatchError;
+use crate::schema::{Kind, PatchMeta, Type};
+
+const PATCH: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE: &str = "$deleteFromPrimitiveList";
+const ORDER: &str = "$setElementOrder";
+
+type Object = Map<String, Value>;
+type Result<T> = std::result::Result<T, PatchError>;
+
+/// Applies a strategic merge patch (`application/strategic-merge-patch+json`) to an object of the kind `ty`.
+///
+/// A `null` takes a field away. Whatever else is not in the object is taken as it stands, fields that the kind does not have included.
+///
+/// # Errors
+///
+/// [`PatchError::Malformed`] if `patch` is not an object or a directive is not of its form, [`PatchError::Unprocessable`] if an element lacks its merge
+/// key or the patch goes into a field that the kind does not have.
+pub fn strategic(ty: Type, document: Value, patch: Value) -> Result<Value> {
+    match (document, patch) {
+        (Value::Object(document), Value::Object(patch)) => {
+            merge_maps(ty, document, patch).map(Value::Object)
+        }
+        _ => Err(PatchError::Malformed("invalid JSON document".into())),
+    }
+}
+
+fn merge_maps(ty: Type, mut original: Object, mut patch: Object) -> Result<Object> {
+    if let Some(directive) = patch.remove(PATCH) {
+        return match directive.as_str() {
+            Some("replace") => Ok(patch),
+            Some("delete") => Ok(Object::new()),
+            _ => {
+                patch.insert(PATCH.into(), directive.clone());
+                Err(unknown_directive(&directive, &Value::Object(patch)))
+            }
+        };
+    }
+    if let Some(retained) = patch.remove(RETAIN_KEYS) {
+        retain_keys(&mut original, &patch, &retained)?;
+    }
+    merge_ordered_lists(ty, &mut original, &mut patch)?;
+    for (key, patched) in patch {
+        let deleting = key
+            .strip_prefix(DELETE)
+            .map(|rest| field_of(rest, DELETE))
+            .transpose()?;
+        let key = deleting.unwrap_or(&key);
+        if patched.is_null() {
+            original.remove(key);
+            continue;
+        }
+        let merged = match (original.remove(key), patched) {
+            (Some(Value::Object(old)), Value::Object(new)) => {
+                let (ty, meta) = lookup(ty, key)?;
+                Some(Value::Object(if meta.replace {
+                    new
+                } else {
+                    merge_maps(ty, old, new)?
+                }))
+            }
+            (Some(Value::Array(old)), Value::Array(new)) => {
+                let (items, meta) = lookup_list(ty, key)?;
+                Some(Value::Array(match deleting {
+                    Some(_) => merge_lists(items, meta, old, new, Mode::Delete)?,
+                    None if meta.merge => merge_lists(items, meta, old, new, Mode::Add)?,
+                    None => new,
+                }))
+            }
+            // There is nothing to delete from, or it is of another type.
+            (old, _) if deleting.is_some() => old,
+            (_, new) => without_directives(without_nulls(new)),
+        };
+        if let Some(merged) = merged {
+            original.insert(key.to_owned(), merged);
+        }
+    }
+    Ok(original)
+}
+
+/// Leaves of the object only what `retained` names, which must name all that the patch sets.
+fn retain_keys(original: &mut Object, patch: &Object, retained: &Value) -> Result<()> {
+    let malformed = || PatchError::Malformed("invalid patch format of retainKeys".into());
+    let retained: Vec<_> = retained
+        .as_array()
+        .ok_or_else(malformed)?
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let sets = |(key, value): (&String, &Value)| {
+        !value.is_null()
+            && !key.starts_with(DELETE)
+            && !key.starts_with(ORDER)
+            && !retained.contains(&key.as_str())
+    };
+    if patch.iter().any(sets) {
+        return Err(malformed());
+    }
+    original.retain(|key, _| retained.contains(&key.as_str()));
+    Ok(())
+}
+
+/// Merges the lists that the patch gives an order for, and takes them out of the patch.
+fn merge_ordered_lists(ty: Type, original: &mut Object, patch: &mut Object) -> Result<()> {
+    let directives: Vec<_> = patch
+        .keys()
+        .filter(|key| key.starts_with(ORDER))
+        .cloned()
+        .collect();
+    for directive in directives {
+        let order = list(patch.remove(&directive).unwrap_or_default())?;
+        let field = field_of(&directive[ORDER.len()..], ORDER)?;
+        let old = original.get(field).cloned().map(list).transpose()?;
+        let new = patch.get(field).cloned().map(list).transpose()?;
+        let (items, meta) = lookup_list(ty, field)?;
+        check_order(new.as_deref().unwrap_or_default(), &order, meta)?;
+        let mut server_order = old.clone().unwrap_or_default();
+        let merged = match (old, new) {
+            (None, None) => continue,
+            (Some(old), None) => old,
+            (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
+            (Some(old), Some(new)) if meta.merge => {
+                fill_gaps(&mut server_order, &new, meta);
+                merge_lists(items, meta, old, new, Mode::Add)?
+            }
+            (Some(_), Some(new)) => new,
+        };
+        let both: Vec<&Value> = server_order
+            .iter()
+            .chain(
+                patch
+                    .get(field)
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten(),
+            )
+            .collect();
+        let kind = element_kind(&both)?;
+        patch.remove(field);
+        original.insert(
+            field.to_owned(),
+            Value::Array(put_in_order(merged, &order, &server_order, kind, meta)?),
+        );
+    }
+    Ok(())
+}
+
+/// In kube-apiserver an element that is added takes the place in the order that one which is deleted leaves at the end.
+fn fill_gaps(order: &mut Vec<Value>, patch: &[Value], meta: &PatchMeta) {
+    let places = order.len();
+    let deleted = |element: &&Value| element.get(PATCH).and_then(Value::as_str) == Some("delete");
+    for gone in patch.iter().filter(deleted) {
+        order.retain(|element| {
+            old_key(element, meta).is_none() || old_key(element, meta) != old_key(gone, meta)
+        });
+    }
+    let kept = order.len();
+    for element in patch.iter().filter(|element| element.get(PATCH).is_none()) {
+        if order.len() < places
+            && !order[..kept]
+                .iter()
+                .any(|old| old_key(old, meta) == old_key(element, meta))
+        {
+            order.push(element.clone());
+        }
+    }
+}
+
+/// The elements of the patch must stand in the order that it asks for, and all be named there.
+fn check_order(patch: &[Value], order: &[Value], meta: &PatchMeta) -> Result<()> {
+    if patch.is_empty() || order.is_empty() {
+        return Ok(());
+    }
+    let mut rest = order.iter();
+    for element in patch
+        .iter()
+        .filter(|element| meta.merge_key.is_none() || element.get(PATCH).is_none())
+    {
+        loop {
+            let Some(next) = rest.next() else {
+                return Err(PatchError::Unprocessable(format!(
+                    "The order in patch list:\n{}\n doesn't match {ORDER} list:\n{}\n",
+                    go_list(patch.iter()),
+                    go_list(order.iter())
+                )));
+            };
+            if key_of(element, meta)? == key_of(next, meta)? {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Add,
+    Delete,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Elements {
+    Maps,
+    Scalars,
+}
+
+fn merge_lists(
+    items: Type,
+    meta: &PatchMeta,
+    mut old: Vec<Value>,
+    patch: Vec<Value>,
+    mode: Mode,
+) -> Result<Vec<Value>> {
+    if old.is_empty() && patch.is_empty() {
+        return Ok(old);
+    }
+    let kind = element_kind(&old.iter().chain(&patch).collect::<Vec<_>>())?;
+    let (merged, patch) = match kind {
+        Elements::Scalars if mode == Mode::Delete => {
+            old.retain(|element| !patch.contains(element));
+            return Ok(old);
+        }
+        Elements::Scalars => {
+            let mut merged = Vec::new();
+            for element in old.iter().chain(&patch) {
+                if !merged.contains(element) {
+                    merged.push(element.clone());
+                }
+            }
+            (merged, patch)
+        }
+        Elements::Maps => {
+            let patch = take_directives(&mut old, patch, meta)?;
+            (merge_elements(items, meta, old.clone(), &patch)?, patch)
+        }
+    };
+    put_in_order(merged, &patch, &old, kind, meta)
+}
+
+/// Follows the directives among the elements of a patch; what is left is merged.
+fn take_directives(
+    old: &mut Vec<Value>,
+    patch: Vec<Value>,
+    meta: &PatchMeta,
+) -> Result<Vec<Value>> {
+    if meta.merge_key.is_none() {
+        return Err(PatchError::Unprocessable(
+            "cannot merge lists without merge key for type map".into(),
+        ));
+    }
+    let mut replace = false;
+    let mut rest = Vec::new();
+    for element in patch {
+        match element.get(PATCH) {
+            None => rest.push(element),
+            Some(directive) => match directive.as_str() {
+                Some("delete") => {
+                    let key = key_of(&element, meta)?;
+                    old.retain(|old| old_key(old, meta) != Some(key));
+                }
+                Some("replace") => replace = true,
+                Some("merge") => {
+                    let text = "merging lists cannot yet be specified in the patch";
+                    return Err(PatchError::Unprocessable(text.into()));
+                }
+                _ => return Err(unknown_directive(directive, &element)),
+            },
+        }
+    }
+    if replace {
+        *old = std::mem::take(&mut rest);
+    }
+    Ok(rest)
+}
+
+fn merge_elements(
+    items: Type,
+    meta: &PatchMeta,
+    mut merged: Vec<Value>,
+    patch: &[Value],
+) -> Result<Vec<Value>> {
+    for element in patch {
+        let key = key_of(element, meta)?;
+        let found = merged
+            .iter_mut()
+            .find(|old| old_key(old, meta) == Some(key));
+        match (found, element) {
+            (Some(Value::Object(old)), Value::Object(new)) => {
+                *old = merge_maps(items, std::mem::take(old), new.clone())?;
+            }
+            _ => merged.push(element.clone()),
+        }
+    }
+    Ok(merged)
+}
+
+/// Elements that `order` has stand in that order, others as they stood in `server_order`; where both fit, the former come first.
+fn put_in_order(
+    merged: Vec<Value>,
+    order: &[Value],
+    server_order: &[Value],
+    kind: Elements,
+    meta: &PatchMeta,
+) -> Result<Vec<Value>> {
+    // Elements are found by key where the field has one, whatever they are.
+    let position = |list: &[Value], element: &Value| -> Result<Option<usize>> {
+        match meta.merge_key {
+            None => Ok(list.iter().position(|other| other == element)),
+            Some(_) => {
+                let key = key_of(element, meta)?;
+                Ok(list
+                    .iter()
+                    .position(|other| old_key(other, meta) == Some(key)))
+            }
+        }
+    };
+    let mut named = Vec::new();
+    let mut others = Vec::new();
+    for element in merged {
+        let at = position(order, &element)?;
+        let at_server = position(server_order, &element)?;
+        match at {
+            Some(_) => named.push((at, at_server, element)),
+            None => others.push((at_server, at_server, element)),
+        }
+    }
+    for list in [&mut named, &mut others] {
+        sort(list, kind);
+    }
+    let mut named = named.into_iter().peekable();
+    let mut others = others.into_iter().peekable();
+    let mut out = Vec::new();
+    while let (Some((_, named_at, _)), Some((_, other_at, _))) = (named.peek(), others.peek()) {
+        let other_first =
+            matches!((other_at, named_at), (Some(other), Some(named)) if other < named);
+        out.extend(if other_first {
+            others.next()
+        } else {
+            named.next()
+        });
+    }
+    out.extend(named.chain(others));
+    Ok(out.into_iter().map(|(_, _, element)| element).collect())
+}
+
+/// By position; elements that are to be deleted go last, and those without a position change places with whatever stands before them: so it is in
+/// kube-apiserver, whose sort is given an order that is none.
+fn sort(list: &mut Vec<(Option<usize>, Option<usize>, Value)>, kind: Elements) {
+    let deleted = |element: &Value| {
+        kind == Elements::Maps && element.get(PATCH).and_then(Value::as_str) == Some("delete")
+    };
+    let (mut sorted, last): (Vec<_>, Vec<_>) = std::mem::take(list)
+        .into_iter()
+        .partition(|(.., element)| !deleted(element));
+    for end in 1..sorted.len() {
+        let before = |a: Option<usize>, b: Option<usize>| match (a, b) {
+            (Some(a), Some(b)) => a.cmp(&b) == Ordering::Less,
+            _ => true,
+        };
+        for at in (1..=end).rev() {
+            if !before(sorted[at].0, sorted[at - 1].0) {
+                break;
+            }
+            sorted.swap(at, at - 1);
+        }
+    }
+    *list = sorted.into_iter().chain(last).collect();
+}
+
+/// A value that the object does not have yet: there is nothing that a `null` in it could take away.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.into_iter().filter(|(_, value)| !value.is_null());
+            kept.map(|(key, value)| (key, without_nulls(value)))
+                .collect()
+        }
+        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
+        scalar => scalar,
+    }
+}
+
+/// A value that the object does not have yet: maps in it with a `$patch` go. `None` if it is one itself.
+fn without_directives(value: Value) -> Option<Value> {
+    Some(match value {
+        Value::Object(map) if map.contains_key(PATCH) => return None,
+        Value::Object(map) => {
+            let kept = map.into_iter();
+            kept.filter_map(|(key, value)| Some((key, without_directives(value)?)))
+                .collect()
+        }
+        Value::Array(list) => list.into_iter().filter_map(without_directives).collect(),
+        scalar => scalar,
+    })
+}
+
+fn lookup(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
+    let kind = match ty.kind() {
+        Kind::Struct(fields) => {
+            let field = fields.field(key).ok_or_else(|| {
+                PatchError::Unprocessable(format!(
+                    "unable to find api field in struct {} for the json field {key:?}",
+                    fields.name
+                ))
+            })?;
+            return Ok((field.ty(), &field.patch));
+        }
+        Kind::Map(_) => "map",
+        Kind::List(_) => "slice",
+        Kind::Scalar | Kind::Any => "value",
+    };
+    Err(PatchError::Unprocessable(format!(
+        "merging an object in json but data type is not struct, instead is: {kind}"
+    )))
+}
+
+/// The type of the list's elements.
+fn lookup_list(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
+    let (ty, meta) = lookup(ty, key)?;
+    match ty.kind() {
+        Kind::List(list) => Ok((list.items(), meta)),
+        _ => Err(PatchError::Unprocessable(format!(
+            "expected slice or array type, but {key:?} is none"
+        ))),
+    }
+}
+
+fn element_kind(elements: &[&Value]) -> Result<Elements> {
+    let Some(first) = elements.first() else {
+        return Err(PatchError::Unprocessable(
+            "no elements in any of the given slices".into(),
+        ));
+    };
+    if elements
+        .iter()
+        .any(|other| type_of(other) != type_of(first))
+    {
+        let all = go_list(elements.iter().copied());
+        return Err(PatchError::Unprocessable(format!(
+            "list element types are not identical: {all}"
+        )));
+    }
+    match first {
+        Value::Array(_) => Err(PatchError::Unprocessable(
+            "lists of lists are not supported".into(),
+        )),
+        Value::Object(_) => Ok(Elements::Maps),
+        _ => Ok(Elements::Scalars),
+    }
+}
+
+fn key_of<'a>(element: &'a Value, meta: &PatchMeta) -> Result<&'a Value> {
+    let Some(key) = &meta.merge_key else {
+        return Ok(element);
+    };
+    if !element.is_object() {
+        return Err(unexpected(element, "map[string]interface {}"));
+    }
+    element.get(key).ok_or_else(|| {
+        PatchError::Unprocessable(format!(
+            "map: {} does not contain declared merge key: {key}",
+            go(element)
+        ))
+    })
+}
+
+/// As [`key_of`], of an element that need not have one.
+fn old_key<'a>(element: &'a Value, meta: &PatchMeta) -> Option<&'a Value> {
+    element.get(meta.merge_key.as_deref()?)
+}
+
+/// The field of a directive: what follows the slash.
+fn field_of<'a>(rest: &'a str, directive: &str) -> Result<&'a str> {
+    rest.strip_prefix('/').ok_or_else(|| {
+        let what = if directive == DELETE {
+            "primitive"
+        } else {
+            "setElementOrder"
+        };
+        PatchError::Malformed(format!("invalid patch format of {what} list"))
+    })
+}
+
+fn list(value: Value) -> Result<Vec<Value>> {
+    match value {
+        Value::Array(list) => Ok(list),
+        other => Err(unexpected(&other, "[]interface {}")),
+    }
+}
+
+fn unexpected(value: &Value, expected: &str) -> PatchError {
+    PatchError::Unprocessable(format!(
+        "expected a {expected}, but received a {}",
+        type_of(value)
+    ))
+}
+
+fn unknown_directive(directive: &Value, map: &Value) -> PatchError {
+    PatchError::Unprocessable(format!(
+        "unknown patch type: {} in map: {}",
+        go(directive),
+        go(map)
+    ))
+}
+
+/// The name that Go, in whose words errors are, has for the value's type.
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nil",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+/// The value as Go prints it.
+fn go(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => go_list(list.iter()),
+        Value::Object(map) => {
+            let fields: Vec<_> = map
+                .iter()
+                .map(|(key, value)| format!("{key}:{}", go(value)))
+                .collect();
+            format!("map[{}]", fields.join(" "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+fn go_list<'a>(list: impl Iterator<Item = &'a Value>) -> String {
+    format!("[{}]", list.map(go).collect::<Vec<_>>().join(" "))
+}

@@ -1,0 +1,427 @@
+//! Walks over objects with their types in hand: which fields there are, what differs, what merges, what goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::fields::{Element, FieldSet};
+use crate::schema::{Identity, Kind, List, Type};
+
+/// A place that does not fit its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Misfit {
+    pub(super) path: String,
+    pub(super) message: String,
+}
+
+/// A value by what it merges as.
+enum View<'a> {
+    /// One value.
+    Leaf,
+    /// A struct, a map, or an object of any fields.
+    Fields(&'a Map<String, Value>),
+    /// A list whose elements can be told apart.
+    Elements(&'static List, &'a [Value]),
+}
+
+fn view(ty: Type, value: &Value) -> View<'_> {
+    match (ty.kind(), value) {
+        (Kind::Struct(_) | Kind::Map(_) | Kind::Any, Value::Object(fields))
+            if !ty.is_atomic_map() =>
+        {
+            View::Fields(fields)
+        }
+        (Kind::List(list), Value::Array(elements)) if list.identity != Identity::Atomic => {
+            View::Elements(list, elements)
+        }
+        _ => View::Leaf,
+    }
+}
+
+/// The type of a field, and whether the kind declares it by name.
+fn field(ty: Type, name: &str) -> (Option<Type>, bool) {
+    (ty.field(name), matches!(ty.kind(), Kind::Struct(_)))
+}
+
+/// What tells an element of a list from others.
+fn identify(list: &List, element: &Value) -> Result<Element, String> {
+    match &list.identity {
+        Identity::Atomic => Err("an atomic list has no elements of its own".into()),
+        Identity::Set => match element {
+            Value::Object(_) => {
+                Err("associative list without keys has an element that's a map type".into())
+            }
+            Value::Array(_) => Err("not supported: associative list with lists as elements".into()),
+            Value::Null => {
+                Err("associative list without keys has an element that's an explicit null".into())
+            }
+            scalar => Ok(Element::value(scalar)),
+        },
+        Identity::Keys(keys) => {
+            let fields = match element {
+                Value::Object(fields) => fields,
+                Value::Null => {
+                    return Err("associative list with keys may not have a null element".into());
+                }
+                _ => return Err("associative list with keys may not have non-map elements".into()),
+            };
+            let mut found = Map::new();
+            for key in keys {
+                let value = fields.get(&key.name).or(key.default.as_ref()).ok_or_else(|| {
+                    format!("associative list with keys has an element that omits key field {:?} (and doesn't have default value)", key.name)
+                })?;
+                found.insert(key.name.clone(), value.clone());
+            }
+            Ok(Element::keys(found))
+        }
+    }
+}
+
+/// Checks that the value has the shape of its type, no field that it does not have, and no element twice.
+pub(super) fn check(ty: Type, value: &Value) -> Result<(), Vec<Misfit>> {
+    let mut misfits = Vec::new();
+    check_at(ty, value, "", &mut misfits);
+    if misfits.is_empty() {
+        Ok(())
+    } else {
+        Err(misfits)
+    }
+}
+
+fn check_at(ty: Type, value: &Value, path: &str, misfits: &mut Vec<Misfit>) {
+    let mut misfit = |path: String, message: String| misfits.push(Misfit { path, message });
+    match (ty.kind(), value) {
+        (_, Value::Null) | (Kind::Any, _) => {}
+        (Kind::Struct(_) | Kind::Map(_), Value::Object(fields)) => {
+            for (name, value) in fields {
+                let path = format!("{path}.{name}");
+                match ty.field(name) {
+                    Some(ty) => check_at(ty, value, &path, misfits),
+                    None => misfits.push(Misfit {
+                        path,
+                        message: "field not declared in schema".into(),
+                    }),
+                }
+            }
+        }
+        (Kind::List(list), Value::Array(elements)) => {
+            let mut seen = BTreeMap::new();
+            for (index, element) in elements.iter().enumerate() {
+                let at = match &list.identity {
+                    Identity::Atomic => format!("{path}[{index}]"),
+                    _ => match identify(list, element) {
+                        Ok(identity) => {
+                            let at = format!("{path}{identity}");
+                            if seen.insert(identity.clone(), ()).is_some() {
+                                let message = format!("duplicate entries for key {identity}");
+                                misfits.push(Misfit {
+                                    path: path.to_owned(),
+                                    message,
+                                });
+                            }
+                            at
+                        }
+                        Err(message) => {
+                            let message = format!("element {index}: {message}");
+                            misfits.push(Misfit {
+                                path: path.to_owned(),
+                                message,
+                            });
+                            continue;
+                        }
+                    },
+                };
+                check_at(list.items(), element, &at, misfits);
+            }
+        }
+        (Kind::Scalar, Value::Array(_) | Value::Object(_)) => {
+            misfit(path.to_owned(), "expected a scalar".into())
+        }
+        (Kind::Scalar, _) => {}
+        (Kind::Struct(_) | Kind::Map(_), other) => {
+            misfit(path.to_owned(), format!("expected map, got {other}"))
+        }
+        (Kind::List(_), other) => misfit(path.to_owned(), format!("expected list, got {other}")),
+    }
+}
+
+/// The fields that a value sets: its leaves, the keys of its maps and the elements of its lists.
+pub(super) fn fields(ty: Type, value: &Value) -> FieldSet {
+    let mut set = FieldSet::default();
+    collect(ty, value, &mut set);
+    set
+}
+
+fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
+    match view(ty, value) {
+        View::Leaf
+            if value.is_null()
+                || (value.is_array()
+                    && matches!(ty.kind(), Kind::List(list) if list.identity != Identity::Atomic)) =>
+            {}
+        View::Leaf => set.add(),
+        View::Fields(values) => {
+            for (name, value) in values {
+                let (below, declared) = field(ty, name);
+                let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+                set.extend(Element::field(name), |set| {
+                    match below {
+                        Some(below) => collect(below, value, set),
+                        None => set.add(),
+                    }
+                    if is_empty || !declared {
+                        set.add();
+                    }
+                });
+            }
+        }
+        View::Elements(list, elements) => {
+            for element in elements {
+                if let Ok(identity) = identify(list, element) {
+                    let set = set.child_mut(identity);
+                    collect(list.items(), element, set);
+                    set.add();
+                }
+            }
+        }
+    }
+}
+
+/// What differs between two objects.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    /// What the new one has more.
+    pub(super) added: FieldSet,
+    /// What both have, with another value.
+    pub(super) modified: FieldSet,
+    /// What the old one had more.
+    pub(super) removed: FieldSet,
+}
+
+pub(super) fn compare(ty: Type, old: &Value, new: &Value) -> Difference {
+    diff(Some(ty), Some(old), Some(new))
+}
+
+fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> Difference {
+    let mut out = Difference::default();
+    let see = |value| ty.map_or(View::Leaf, |ty| view(ty, value));
+    match (old.map(see), new.map(see)) {
+        (None, None) => {}
+        (Some(View::Fields(a)), Some(View::Fields(b))) if a.is_empty() && b.is_empty() => {}
+        (Some(View::Elements(_, [])), Some(View::Elements(_, []))) => {}
+        (Some(View::Leaf), None) => out.removed.add(),
+        (None, Some(View::Leaf)) => out.added.add(),
+        (Some(View::Leaf), Some(View::Leaf)) => {
+            if old != new {
+                out.modified.add();
+            }
+        }
+        (a, b) => {
+            let names = |view: &Option<View<'_>>| match view {
+                Some(View::Fields(fields)) => fields.keys().cloned().collect(),
+                _ => Vec::new(),
+            };
+            let all: BTreeSet<String> = names(&a).into_iter().chain(names(&b)).collect();
+            let declared = ty.is_some_and(|ty| matches!(ty.kind(), Kind::Struct(_)));
+            for name in all {
+                let value =
+                    |object: Option<&Value>| -> Option<Value> { object?.get(&name).cloned() };
+                let (a, b) = (value(old), value(new));
+                let below = ty.and_then(|ty| ty.field(&name));
+                let mut found = diff(below, a.as_ref(), b.as_ref());
+                if a.is_none() && !declared {
+                    found.added.add();
+                }
+                out.put(Element::field(&name), found);
+            }
+            diff_elements(a.as_ref(), b.as_ref(), &mut out);
+            let leaf = |view: &Option<View<'_>>, value: Option<&Value>| {
+                matches!(view, Some(View::Leaf)) && value.is_some_and(|value| !value.is_null())
+            };
+            if leaf(&a, old) || leaf(&b, new) {
+                out.modified.add();
+            }
+            // A struct is there as soon as a field of it is; that is no one's doing.
+            if old.is_none() && (!declared || out.added.is_empty()) {
+                out.added.add();
+            }
+            if new.is_none() {
+                out.removed.add();
+            }
+        }
+    }
+    out
+}
+
+fn diff_elements(old: Option<&View<'_>>, new: Option<&View<'_>>, out: &mut Difference) {
+    let of = |view: Option<&View<'_>>| -> BTreeMap<Element, (Type, Value)> {
+        let Some(View::Elements(list, elements)) = view else {
+            return BTreeMap::new();
+        };
+        let identified = elements.iter().filter_map(|element| {
+            Some((
+                identify(list, element).ok()?,
+                (list.items(), element.clone()),
+            ))
+        });
+        identified.collect()
+    };
+    let (old, new) = (of(old), of(new));
+    for (identity, (ty, value)) in &new {
+        let before = old.get(identity).map(|(_, value)| value);
+        let mut found = diff(Some(*ty), before, Some(value));
+        if before.is_none() {
+            found.added.add();
+        }
+        out.put(identity.clone(), found);
+    }
+    for (identity, (ty, value)) in &old {
+        if !new.contains_key(identity) {
+            let mut found = diff(Some(*ty), Some(value), None);
+            found.removed.add();
+            out.put(identity.clone(), found);
+        }
+    }
+}
+
+impl Difference {
+    pub(super) fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+
+    fn put(&mut self, element: Element, found: Self) {
+        self.added.extend(element.clone(), |set| *set = found.added);
+        self.modified
+            .extend(element.clone(), |set| *set = found.modified);
+        self.removed.extend(element, |set| *set = found.removed);
+    }
+
+    /// Without what is at or below these places.
+    pub(super) fn outside(self, ignored: &FieldSet) -> Self {
+        Self {
+            added: self.added.outside(ignored),
+            modified: self.modified.outside(ignored),
+            removed: self.removed.outside(ignored),
+        }
+    }
+}
+
+/// The object with what a configuration says. Elements of lists stand in the order of the configuration, those that it does not have where they
+/// stood among the others.
+pub(super) fn merge(ty: Type, live: Value, config: Value) -> Value {
+    match (view(ty, &live), view(ty, &config)) {
+        (View::Fields(_), View::Fields(_)) => {
+            let (Value::Object(mut live), Value::Object(config)) = (live, config) else {
+                unreachable!("both are seen as fields")
+            };
+            for (name, value) in config {
+                let value = match (live.remove(&name), ty.field(&name)) {
+                    (Some(old), Some(ty)) => merge(ty, old, value),
+                    _ => value,
+                };
+                live.insert(name, value);
+            }
+            Value::Object(live)
+        }
+        (View::Elements(list, live), View::Elements(_, config)) => {
+            Value::Array(merge_elements(list, live, config))
+        }
+        // An explicit null says nothing of what is in a struct, map or list.
+        (View::Fields(_) | View::Elements(..), View::Leaf) if config.is_null() => live,
+        _ => config,
+    }
+}
+
+fn merge_elements(list: &'static List, live: &[Value], config: &[Value]) -> Vec<Value> {
+    let identified = |elements: &[Value]| -> Vec<Option<Element>> {
+        elements
+            .iter()
+            .map(|element| identify(list, element).ok())
+            .collect()
+    };
+    let (old, new) = (identified(live), identified(config));
+    let mut shared = new
+        .iter()
+        .filter(|identity| identity.is_some() && old.contains(identity));
+    let mut next_shared = shared.next();
+    let mut done: Vec<&Option<Element>> = Vec::new();
+    let mut out = Vec::new();
+    let (mut at, mut at_new) = (0, 0);
+    while at < old.len() || at_new < new.len() {
+        if let Some(identity) = old.get(at) {
+            let in_config = identity.is_some() && new.contains(identity);
+            if !in_config {
+                out.push(live[at].clone());
+                at += 1;
+                continue;
+            }
+            // It is merged where the configuration has it: already, or when the walk comes there.
+            let moved = new.get(at_new) != Some(identity)
+                && next_shared.is_some()
+                && next_shared != Some(identity);
+            if moved || done.contains(&identity) {
+                at += 1;
+                continue;
+            }
+        }
+        let Some(identity) = new.get(at_new) else {
+            continue;
+        };
+        done.push(identity);
+        let before = old
+            .iter()
+            .position(|other| identity.is_some() && other == identity);
+        out.push(match before {
+            Some(before) => merge(list.items(), live[before].clone(), config[at_new].clone()),
+            None => config[at_new].clone(),
+        });
+        if old.get(at) == Some(identity) {
+            at += 1;
+        }
+        if next_shared == Some(identity) {
+            next_shared = shared.next();
+        }
+        at_new += 1;
+    }
+    out
+}
+
+/// The object without these fields, keys and elements. What loses all that it had goes too.
+pub(super) fn remove(ty: Type, value: Value, set: &FieldSet) -> Option<Value> {
+    let had = |value: &Value| match value {
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(elements) => !elements.is_empty(),
+        _ => false,
+    };
+    let was_filled = had(&value);
+    let kept = match view(ty, &value) {
+        View::Leaf => return Some(value),
+        View::Fields(fields) => {
+            let kept = fields.iter().filter_map(|(name, value)| {
+                let value = remove_at(ty.field(name), Element::field(name), value, set)?;
+                Some((name.clone(), value))
+            });
+            Value::Object(kept.collect())
+        }
+        View::Elements(list, elements) => {
+            let kept = elements
+                .iter()
+                .filter_map(|element| match identify(list, element) {
+                    Ok(identity) => remove_at(Some(list.items()), identity, element, set),
+                    Err(_) => Some(element.clone()),
+                });
+            Value::Array(kept.collect())
+        }
+    };
+    (!was_filled || had(&kept)).then_some(kept)
+}
+
+fn remove_at(ty: Option<Type>, element: Element, value: &Value, set: &FieldSet) -> Option<Value> {
+    if set.has(&element) {
+        return None;
+    }
+    match (ty, set.below(&element)) {
+        (Some(ty), Some(set)) => remove(ty, value.clone(), set),
+        _ => Some(value.clone()),
+    }
+}

@@ -1,0 +1,225 @@
+//! Patches compared with `kubectl patch --local`, which is kube-apiserver's own library at work: random objects and patches, and known cases with
+//! their texts.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    path::PathBuf,
+    process::Command,
+};
+
+use podplane_api::{
+    patch::{self, PatchError},
+    schema::Type,
+};
+use serde_json::{Value, json};
+
+mod random;
+use random::Random;
+
+const KINDS: &[(&str, &str, &str, &str)] = &[
+    ("", "v1", "v1", "Pod"),
+    ("", "v1", "v1", "Node"),
+    ("", "v1", "v1", "Service"),
+    ("", "v1", "v1", "Namespace"),
+    ("apps", "v1", "apps/v1", "Deployment"),
+    ("apps", "v1", "apps/v1", "ReplicaSet"),
+    (
+        "coordination.k8s.io",
+        "v1",
+        "coordination.k8s.io/v1",
+        "Lease",
+    ),
+];
+
+/// The kubectl to compare with: `PODPLANE_KUBECTL`, else the newest up to 1.33 beside the one on the path, where that is a dispatcher. `None` if the test
+/// is to be skipped.
+fn kubectl() -> Option<PathBuf> {
+    let found = env::var_os("PODPLANE_KUBECTL")
+        .map(PathBuf::from)
+        .or_else(|| {
+            let path = env::var_os("PATH")?;
+            let found = env::split_paths(&path)
+                .map(|directory| directory.join("kubectl"))
+                .find(|file| file.is_file())?;
+            let beside = fs::canonicalize(&found)
+                .ok()?
+                .with_file_name("kubectl.1.33");
+            Some(if beside.is_file() { beside } else { found })
+        });
+    if found.is_none()
+        && env::var("PODPLANE_SKIP").is_ok_and(|skip| skip.split(',').any(|what| what == "kubectl"))
+    {
+        eprintln!("SKIPPED: PODPLANE_SKIP names kubectl");
+        return None;
+    }
+    Some(found.expect("this test needs kubectl 1.29 or newer: put it on the path or set PODPLANE_KUBECTL; or set PODPLANE_SKIP=kubectl"))
+}
+
+/// What kubectl makes of objects (by name) with one patch, and what it prints as errors.
+fn reference(
+    kubectl: &PathBuf,
+    objects: &[Value],
+    style: &str,
+    patch: &Value,
+) -> (BTreeMap<String, Value>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let [file, patch_file] = ["objects.json", "patch.json"].map(|name| directory.path().join(name));
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    fs::write(&file, list.to_string()).unwrap();
+    fs::write(&patch_file, patch.to_string()).unwrap();
+    let output = Command::new(kubectl)
+        .args(["patch", "--local", "-o", "json", "--type", style, "-f"])
+        .arg(&file)
+        .arg("--patch-file")
+        .arg(&patch_file)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let results = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+    let by_name = results.map(|result| {
+        let result =
+            result.unwrap_or_else(|error| panic!("kubectl printed {text}\n{errors}\n{error}"));
+        (
+            result["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            result,
+        )
+    });
+    (by_name.collect(), errors)
+}
+
+fn ours(ty: Type, object: &Value, style: &str, patch: &Value) -> Result<Value, PatchError> {
+    match style {
+        "json" => patch::json(object.clone(), patch.clone()),
+        "merge" => patch::merge(object.clone(), patch.clone()),
+        _ => patch::strategic(ty, object.clone(), patch.clone()),
+    }
+}
+
+/// The first place where two documents differ.
+fn difference(ours: &Value, theirs: &Value) -> Option<String> {
+    let keys = |value: &Value| -> BTreeSet<String> {
+        match value {
+            Value::Object(map) => map.keys().cloned().collect(),
+            Value::Array(list) => (0..list.len()).map(|index| index.to_string()).collect(),
+            _ => BTreeSet::new(),
+        }
+    };
+    if ours == theirs {
+        return None;
+    }
+    if keys(ours) == keys(theirs) && !keys(ours).is_empty() {
+        let differs = keys(ours).into_iter().find_map(|key| {
+            let at = format!("/{key}");
+            let below = difference(ours.pointer(&at)?, theirs.pointer(&at)?)?;
+            Some(format!("{at}{below}"))
+        });
+        if differs.is_some() {
+            return differs;
+        }
+    }
+    Some(format!(": ours is {ours}\ntheirs is {theirs}"))
+}
+
+fn rounds(short: u64, long: u64) -> u64 {
+    if env::var_os("PODPLANE_SOAK").is_some() {
+        long
+    } else {
+        short
+    }
+}
+
+/// Random patches for random objects, several objects for each patch. Both fail, or both succeed with the same result.
+fn compare(style: &str, objects: usize, rounds: u64) {
+    let Some(kubectl) = kubectl() else { return };
+    let mut applied = 0;
+    let mut refused = 0;
+    let first = env::var("PODPLANE_SEED").map_or(0, |seed| seed.parse().unwrap());
+    for seed in first..first + rounds {
+        let mut random = Random::new(seed);
+        let (group, version, api_version, kind) = *random.pick(KINDS);
+        let ty = Type::of_kind(group, version, kind).unwrap();
+        let objects: Vec<Value> = (0..objects)
+            .map(|index| random.object(ty, api_version, kind, &format!("o{index}")))
+            .collect();
+        let patch = match style {
+            "json" => random.json(&objects[0]),
+            "merge" => {
+                let mut patch = random.merge(ty);
+                while !patch.is_object()
+                    || patch
+                        .get("metadata")
+                        .is_some_and(|metadata| !metadata.is_object())
+                {
+                    patch = random.merge(ty);
+                }
+                patch
+            }
+            _ => {
+                let mut patch = random.strategic(ty, None, 6);
+                let renames = |patch: &Value| {
+                    let whole = |map: &Value| {
+                        !map.is_object()
+                            || map.get("$patch").is_some()
+                            || map.get("$retainKeys").is_some()
+                    };
+                    whole(patch) || patch.get("metadata").is_some_and(whole)
+                };
+                while renames(&patch) {
+                    patch = random.strategic(ty, None, 6);
+                }
+                patch
+            }
+        };
+        let (theirs, errors) = reference(&kubectl, &objects, style, &patch);
+        assert!(
+            !errors.contains("panic:"),
+            "seed {seed}: kubectl is broken by {patch}:\n{errors}"
+        );
+        for object in &objects {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            match (ours(ty, object, style, &patch), theirs.get(name)) {
+                (Ok(ours), Some(theirs)) => {
+                    if let Some(difference) = difference(&ours, theirs) {
+                        panic!(
+                            "seed {seed}: {difference}
+of {style} patch {patch}
+of {object}"
+                        );
+                    }
+                    applied += 1;
+                }
+                (Err(_), None) => refused += 1,
+                (Ok(ours), None) => panic!(
+                    "seed {seed}: kubectl refuses {style} patch {patch}\nof {object}:\n{errors}\nours is {ours}"
+                ),
+                (Err(error), Some(theirs)) => panic!(
+                    "seed {seed}: {error}: {style} patch {patch}\nof {object}\ntheirs is {theirs}"
+                ),
+            }
+        }
+    }
+    eprintln!("{style}: {applied} patches applied alike, {refused} refused by both");
+    assert!(applied > refused / 3, "too few patches say anything");
+}
+
+#[test]
+fn random_strategic_merge_patches() {
+    compare("strategic", 20, rounds(60, 3000));
+}
+
+#[test]
+fn random_merge_patches() {
+    compare("merge", 20, rounds(20, 500));
+}
+
+#[test]
+fn random_json_patches() {
+    compare("json", 2, rounds(100, 5000));
+}
