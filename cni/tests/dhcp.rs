@@ -14,7 +14,7 @@ use std::{
 
 use podplane_cni::{netlink::Netlink, netns};
 use serde_json::json;
-use support::{DEBIAN, World, attachment, exchange, list, require};
+use support::{DEBIAN, World, attachment, exchange, list, our_plugins, require};
 
 /// A process that ends with the test.
 struct Daemon {
@@ -144,7 +144,7 @@ impl Lan {
 }
 
 /// ADD, CHECK and DEL with the main plugins of `main`, and the reference's dhcp.
-fn leases_an_address(main: &Path) {
+fn leases_an_address(main: &Path) -> (World, Lan) {
     let world = World::new();
     let runtime = world.runtime(&[main, Path::new(DEBIAN)]);
     let node = runtime.node_netns.clone().unwrap();
@@ -201,12 +201,31 @@ fn leases_an_address(main: &Path) {
     assert_eq!(names, ["lo", "cni0", "uplink"]);
     // A second DEL is none of the daemon's business, and succeeds.
     runtime.del(&network, &pods[0]).unwrap();
+    (world, lan)
 }
 
 // The reference's bridge deletes the interface before it lets the daemon release, which then cannot tell the server.
 #[test]
 fn the_reference_bridge_leases_an_address() {
     if require(&["root", "cni-plugins", "dnsmasq"]) {
-        leases_an_address(Path::new(DEBIAN));
+        let (_world, _lan) = leases_an_address(Path::new(DEBIAN));
+    }
+}
+
+#[test]
+fn our_bridge_leases_an_address_and_gives_it_back() {
+    if !require(&["root", "cni-plugins", "dnsmasq"]) {
+        return;
+    }
+    let (_world, lan) = leases_an_address(&our_plugins());
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !lan.leases().is_empty() {
+        assert!(
+            Instant::now() < deadline,
+            "{:?}\n{}",
+            lan.leases(),
+            lan.logs()
+        );
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     netlink::{Link, Netlink, Request},
     netns,
     skel::{Call, Ipam, Plugin, text, valid_attachments},
-    types::{CniError, CniResult, Interface, Route, next_ip},
+    types::{CniError, CniResult, Route, next_ip},
 };
 
 /// The plugin.
@@ -47,17 +47,32 @@ impl Plugin for BridgePlugin {
             netns: &netns,
         };
         match Ipam::new(call, &config.ipam) {
-            Some(ipam) => ipam.add_for(|addresses| attachment.make(&mut inside, addresses)),
-            None => attachment.make(&mut inside, CniResult::default()),
+            None => attachment.with_pair(&mut inside, |pair| pair.finish(CniResult::default())),
+            Some(ipam) if ipam.needs_interface() => {
+                attachment.with_pair(&mut inside, |mut pair| {
+                    pair.set_up()?;
+                    ipam.add_for(|addresses| pair.finish(addresses))
+                })
+            }
+            Some(ipam) => ipam.add_for(|addresses| {
+                attachment.with_pair(&mut inside, |pair| pair.finish(addresses))
+            }),
         }
     }
 
-    /// The link goes first, so that nobody is given an address that is still in use. What can be done is done, whatever fails: a DEL is not
-    /// repeated for ever.
+    /// The link goes first, so that nobody is given an address that is still in use, unless IPAM needs it to give the address back. What can be
+    /// done is done, whatever fails: a DEL is not repeated for ever.
     fn del(&self, call: &Call) -> Result<(), CniError> {
         let config = Config::parse(call)?;
-        let deleted = container::delete(Path::new(&call.netns), &call.ifname);
-        let released = Ipam::new(call, &config.ipam).map_or(Ok(()), Ipam::del);
+        let delete = || container::delete(Path::new(&call.netns), &call.ifname);
+        let (deleted, released) = match Ipam::new(call, &config.ipam) {
+            None => (delete(), Ok(())),
+            Some(ipam) if ipam.needs_interface() => {
+                let released = ipam.del();
+                (delete(), released)
+            }
+            Some(ipam) => (delete(), ipam.del()),
+        };
         let unchecked = match config.check_mac {
             true => MacCheck::of(call, &config).remove(),
             false => Ok(()),
@@ -113,9 +128,23 @@ struct Attachment<'a> {
     netns: &'a File,
 }
 
+/// An attachment whose devices have been made.
+struct Pair<'a> {
+    attachment: Attachment<'a>,
+    host: &'a mut Netlink,
+    /// A socket in the container.
+    inside: &'a mut Netlink,
+    bridge: &'a Link,
+    port: &'a Link,
+}
+
 impl Attachment<'_> {
-    /// Makes the devices for addresses that are got already; leaves none behind on failure but the bridge. `inside` is a socket in the container.
-    fn make(self, inside: &mut Netlink, mut result: CniResult) -> Result<CniResult, CniError> {
+    /// Makes the devices and does `work` with them; leaves none behind on failure but the bridge. `inside` is a socket in the container.
+    fn with_pair(
+        self,
+        inside: &mut Netlink,
+        work: impl FnOnce(Pair<'_>) -> Result<CniResult, CniError>,
+    ) -> Result<CniResult, CniError> {
         let Self {
             call,
             config,
@@ -131,61 +160,16 @@ impl Attachment<'_> {
             controller: Some(bridge.index),
         };
         let port = veth::create(&mut host, pair)?;
-        complete(config, &mut result);
-        match self.finish(&mut host, inside, &bridge, &port, &result) {
-            Ok(interfaces) => {
-                result.interfaces = interfaces;
-                if !config.dns.is_empty() {
-                    result.dns = config.dns.clone();
-                }
-                Ok(result)
-            }
-            Err(error) => {
-                self.undo(&mut host, &port);
-                Err(error)
-            }
-        }
-    }
-
-    /// What follows once there is a pair to be taken back.
-    fn finish(
-        self,
-        host: &mut Netlink,
-        inside: &mut Netlink,
-        bridge: &Link,
-        port: &Link,
-        result: &CniResult,
-    ) -> Result<Vec<Interface>, CniError> {
-        let Self { call, config, .. } = self;
-        host::configure_port(host, config, port)?;
-        let container = container::find(inside, &call.ifname)?;
-        if config.check_mac {
-            MacCheck::of(call, config).add(&port.name, &container.mac)?;
-        }
-        if config.container_interface_up {
-            self.configure_container(inside, &container, result)?;
-        }
-        let mut vlan_gateway = None;
-        if config.is_gateway {
-            vlan_gateway = host::configure_gateway(host, config, bridge, result)?;
-        }
-        if let Some(backend) = config.masquerade()? {
-            let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
-            masquerade::add(backend, &addresses, owner(call, config))?;
-        }
-        let port = match config.container_interface_up {
-            true => host::wait_until_up(host, port.index)?,
-            false => host::find(host, port.index)?,
-        };
-        // The first port changes the bridge's address, and a gateway pins it.
-        let bridge = host::find(host, bridge.index)?;
-        let mut interfaces = vec![
-            container::describe(bridge, ""),
-            container::describe(port, ""),
-            container::describe(container, &call.netns),
-        ];
-        interfaces.extend(vlan_gateway.map(|link| container::describe(link, "")));
-        Ok(interfaces)
+        let worked = host::configure_port(&mut host, config, &port).and_then(|()| {
+            work(Pair {
+                attachment: self,
+                host: &mut host,
+                inside,
+                bridge: &bridge,
+                port: &port,
+            })
+        });
+        worked.inspect_err(|_| self.undo(&mut host, &port))
     }
 
     fn configure_container(
@@ -205,7 +189,7 @@ impl Attachment<'_> {
         container::add_routes(inside, link.index, result)
     }
 
-    /// Takes back what [`finish`](Self::finish) has made before it failed.
+    /// Takes back what [`Pair::finish`] has made before it failed, and the pair.
     fn undo(self, host: &mut Netlink, port: &Link) {
         let Self { call, config, .. } = self;
         veth::delete(host, port.index);
@@ -220,6 +204,70 @@ impl Attachment<'_> {
         if config.masquerade {
             tell(masquerade::remove(owner(call, config)));
         }
+    }
+}
+
+impl Pair<'_> {
+    /// Sets both ends up, for an IPAM plugin that talks over them.
+    fn set_up(&mut self) -> Result<(), CniError> {
+        let Attachment {
+            call,
+            config,
+            netns,
+        } = self.attachment;
+        let container = container::find(self.inside, &call.ifname)?;
+        container::inside(netns, || {
+            container::prepare(&container.name, config.duplicate_detection());
+            Ok(())
+        })?;
+        let up = self.inside.execute([Request::up(container.index)]);
+        up.map_err(|error| CniError::internal(text(&error)))?;
+        host::wait_until_up(self.host, self.port.index).map(drop)
+    }
+
+    /// All that follows once the addresses are known.
+    fn finish(self, mut result: CniResult) -> Result<CniResult, CniError> {
+        let Self {
+            attachment,
+            host,
+            inside,
+            bridge,
+            port,
+        } = self;
+        let Attachment { call, config, .. } = attachment;
+        complete(config, &mut result);
+        let container = container::find(inside, &call.ifname)?;
+        if config.check_mac {
+            MacCheck::of(call, config).add(&port.name, &container.mac)?;
+        }
+        if config.container_interface_up {
+            attachment.configure_container(inside, &container, &result)?;
+        }
+        let mut vlan_gateway = None;
+        if config.is_gateway {
+            vlan_gateway = host::configure_gateway(host, config, bridge, &result)?;
+        }
+        if let Some(backend) = config.masquerade()? {
+            let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
+            masquerade::add(backend, &addresses, owner(call, config))?;
+        }
+        let port = match config.container_interface_up {
+            true => host::wait_until_up(host, port.index)?,
+            false => host::find(host, port.index)?,
+        };
+        // The first port changes the bridge's address, and a gateway pins it.
+        let bridge = host::find(host, bridge.index)?;
+        result.interfaces = vec![
+            container::describe(bridge, ""),
+            container::describe(port, ""),
+            container::describe(container, &call.netns),
+        ];
+        let vlan_gateway = vlan_gateway.map(|link| container::describe(link, ""));
+        result.interfaces.extend(vlan_gateway);
+        if !config.dns.is_empty() {
+            result.dns = config.dns.clone();
+        }
+        Ok(result)
     }
 }
 

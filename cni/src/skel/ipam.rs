@@ -22,6 +22,13 @@ impl<'a> Ipam<'a> {
         (!program.is_empty()).then_some(Self { call, program })
     }
 
+    /// Whether it may look at the container's interface, as dhcp does, which asks over it: then the interface has to be up before ADD, and there
+    /// until after DEL. Only of two it is known that they do not, and a full range costs no device.
+    #[must_use]
+    pub fn needs_interface(self) -> bool {
+        !["host-local", "static"].contains(&self.program)
+    }
+
     /// Gets addresses.
     ///
     /// # Errors
