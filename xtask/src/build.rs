@@ -23,14 +23,15 @@ pub(crate) fn plugins() -> Result<()> {
     let target = host_target()?;
     run(cargo().env("RUSTFLAGS", PLUGIN_RUSTFLAGS).args([
         "build",
-        "--release",
+        "--profile",
+        "plugin",
         "--package",
         "podplane-cni",
         "--bins",
         "--target",
         &target,
     ]))?;
-    let built = target_dir().join(&target).join("release");
+    let built = target_dir().join(&target).join("plugin");
     fs::create_dir_all(release_dir()).context("make target/release")?;
     for plugin in plugin_names()? {
         let (from, to) = (built.join(&plugin), release_dir().join(&plugin));

@@ -9,7 +9,7 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, Read, Write},
-    panic,
+    panic::{self, PanicHookInfo},
     path::PathBuf,
     process::ExitCode,
 };
@@ -46,7 +46,7 @@ pub struct Call {
 }
 
 /// A plugin's work. Nothing may be printed on standard output, and nothing be read from the environment.
-pub trait Plugin: panic::RefUnwindSafe {
+pub trait Plugin {
     /// The program's name.
     fn name(&self) -> &'static str;
 
@@ -109,21 +109,36 @@ pub fn previous_result(call: &Call) -> Result<Option<CniResult>, CniError> {
 
 /// The `main` of a plugin program.
 pub fn main(plugin: &dyn Plugin) -> ExitCode {
-    let answered = panic::catch_unwind(|| {
-        let env = |key: &str| std::env::var_os(key);
-        answer(plugin, &env, &mut io::stdin(), &mut io::stderr())
-    });
-    // The message of the panic is on standard error already.
-    let answer =
-        answered.unwrap_or_else(|_| Err(CniError::internal("internal error: the plugin panicked")));
+    panic::set_hook(Box::new(answer_panic));
+    let env = |key: &str| std::env::var_os(key);
+    let answer = answer(plugin, &env, &mut io::stdin(), &mut io::stderr());
     let (text, code) = match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
         Err(error) => (error.to_json(), ExitCode::FAILURE),
     };
-    match io::stdout().write_all(text.as_bytes()) {
+    match print(&text) {
         Ok(()) => code,
         Err(_) => ExitCode::FAILURE, // Nobody is there to be told.
     }
+}
+
+/// Ends the program with an error that the runtime can read. A hook, since the programs are built to abort on a panic, which
+/// makes them smaller and faster to start.
+#[expect(clippy::exit, reason = "there is nowhere to return to")]
+fn answer_panic(info: &PanicHookInfo<'_>) {
+    _ = writeln!(io::stderr(), "{info}");
+    _ = print(&CniError::internal("internal error: the plugin panicked").to_json());
+    std::process::exit(1);
+}
+
+/// Writes to standard output, past the buffer that std has in front of it.
+fn print(text: &str) -> rustix::io::Result<()> {
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let n = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), rest))?;
+        rest = rest.get(n..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// What goes to standard output.
@@ -143,7 +158,7 @@ fn answer(
     if environment.command == "VERSION" {
         return Ok(version_answer());
     }
-    let mut config = Vec::new();
+    let mut config = Vec::with_capacity(4096);
     let read = stdin.read_to_end(&mut config);
     read.map_err(|error| {
         CniError::new(
@@ -333,7 +348,10 @@ fn refuse_own_netns(call: &Call, env: &dyn Fn(&str) -> Option<OsString>) -> Resu
     if allowed == "1" || allowed.eq_ignore_ascii_case("true") {
         return Ok(());
     }
-    let (Ok(own), Ok(theirs)) = (netns::current(), File::open(&call.netns)) else {
+    let Ok(theirs) = File::open(&call.netns) else {
+        return Ok(());
+    };
+    let Ok(own) = netns::current() else {
         return Ok(());
     };
     if netns::is_same(&own, &theirs).unwrap_or(false) {
