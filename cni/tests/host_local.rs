@@ -405,7 +405,7 @@ fn without_devices_the_runtime_runs_the_ipam_plugin_alone() {
     let again = runtime.ipam_add(&network, &pod).unwrap_err().message();
     assert_eq!(
         again,
-        "plugin type=\"host-local\" failed (add): failed to allocate for range 0: 10.1.2.2 has been allocated to pod, duplicate allocation is not allowed"
+        "plugin type=\"host-local\" name=\"net\" failed (add): failed to allocate for range 0: 10.1.2.2 has been allocated to pod, duplicate allocation is not allowed"
     );
     let net = dir.path().join("net");
     assert_eq!(

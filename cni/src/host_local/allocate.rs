@@ -1,11 +1,12 @@
 //! Which address is given next.
 
-use std::net::IpAddr;
+use std::{io, net::IpAddr};
 
 use ipnet::IpNet;
 
 use super::{
     config::Config,
+    lease::Owner,
     range::{Range, RangeSet},
     store::Locked,
 };
@@ -59,18 +60,42 @@ impl<'a> Iterator for Candidates<'a> {
     }
 }
 
-/// Gives one address of each set to a container's interface: all, or none.
+/// Why an ADD gives no address.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// Every address of a set is taken.
+    Exhausted(String),
+    /// Anything else, in the reference's words.
+    Other(String),
+}
+
+impl Refusal {
+    fn of(error: &io::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+
+    /// The same of a set.
+    fn of_set(self, index: usize) -> Self {
+        let text = |error| format!("failed to allocate for range {index}: {error}");
+        match self {
+            Self::Exhausted(error) => Self::Exhausted(text(error)),
+            Self::Other(error) => Self::Other(text(error)),
+        }
+    }
+}
+
+/// Gives one address of each set to the owner, whose id is in the error if it has one already: all, or none.
 pub(super) fn allocate(
     locked: &mut Locked<'_>,
     config: &Config,
     container_id: &str,
-    ifname: &str,
-) -> Result<Vec<IpConfig>, String> {
+    owner: &Owner,
+) -> Result<Vec<IpConfig>, Refusal> {
     let mut allocation = Allocation {
         locked,
         container_id,
-        ifname,
-        given: Vec::new(),
+        owner,
+        given: Vec::with_capacity(config.sets.len()),
     };
     let outcome = allocation.run(config);
     if outcome.is_err() {
@@ -82,79 +107,99 @@ pub(super) fn allocate(
 struct Allocation<'a, 'b> {
     locked: &'a mut Locked<'b>,
     container_id: &'a str,
-    ifname: &'a str,
+    owner: &'a Owner,
     given: Vec<IpConfig>,
 }
 
 impl Allocation<'_, '_> {
-    fn run(&mut self, config: &Config) -> Result<(), String> {
+    fn run(&mut self, config: &Config) -> Result<(), Refusal> {
         let mut requested = config.requested.clone();
         for (index, set) in config.sets.iter().enumerate() {
             let wish = requested.iter().position(|ip| set.range_of(*ip).is_some());
             let wish = wish.map(|position| requested.remove(position));
             self.give(index, set, wish)
-                .map_err(|error| format!("failed to allocate for range {index}: {error}"))?;
+                .map_err(|refusal| refusal.of_set(index))?;
         }
         if requested.is_empty() {
             return Ok(());
         }
         let rest: Vec<_> = requested.iter().map(IpAddr::to_string).collect();
-        Err(format!(
+        Err(Refusal::Other(format!(
             "failed to allocate all requested IPs: {}",
             rest.join(" ")
-        ))
+        )))
     }
 
-    fn give(&mut self, index: usize, set: &RangeSet, wish: Option<IpAddr>) -> Result<(), String> {
+    fn give(&mut self, index: usize, set: &RangeSet, wish: Option<IpAddr>) -> Result<(), Refusal> {
         let (ip, range) = match wish {
-            Some(ip) => self.check_wish(set, ip)?,
-            None => self.find(index, set)?,
+            Some(ip) => self.reserve_wish(set, ip)?,
+            None => self.reserve_next(index, set)?,
         };
-        self.locked
-            .reserve(ip, self.container_id, self.ifname)
-            .map_err(|error| error.to_string())?;
-        let address =
-            IpNet::new(ip, range.subnet().prefix_len()).map_err(|error| error.to_string())?;
+        let address = IpNet::new(ip, range.subnet().prefix_len());
         // From here on the address is taken back if anything fails, the cursor included.
         self.given.push(IpConfig {
             interface: None,
-            address,
+            address: address.unwrap_or_else(|_| ip.into()),
             gateway: Some(range.gateway()),
         });
-        self.locked
-            .set_cursor(index, ip)
-            .map_err(|error| error.to_string())
+        let noted = self.locked.set_cursor(index, ip);
+        noted.map_err(|error| Refusal::of(&error))
     }
 
-    fn check_wish<'s>(&self, set: &'s RangeSet, ip: IpAddr) -> Result<(IpAddr, &'s Range), String> {
-        let unavailable =
-            || format!("requested IP address {ip} is not available in range set {set}");
-        let range = set.range_of(ip).ok_or_else(unavailable)?;
-        if ip == range.gateway() {
-            return Err(format!("requested ip {ip} is subnet's gateway"));
-        }
-        if self.locked.is_taken(ip) {
-            Err(unavailable())
-        } else {
-            Ok((ip, range))
-        }
+    fn reserve(&mut self, ip: IpAddr) -> Result<bool, Refusal> {
+        let reserved = self.locked.reserve(ip, self.owner);
+        reserved.map_err(|error| Refusal::of(&error))
     }
 
-    fn find<'s>(&self, index: usize, set: &'s RangeSet) -> Result<(IpAddr, &'s Range), String> {
-        let own = |lease: &&super::Lease| {
-            lease.is_of(self.container_id, self.ifname) || lease.is_legacy_of(self.container_id)
+    fn reserve_wish<'s>(
+        &mut self,
+        set: &'s RangeSet,
+        ip: IpAddr,
+    ) -> Result<(IpAddr, &'s Range), Refusal> {
+        let taken = format!("requested IP address {ip} is not available in range set {set}");
+        let Some(range) = set.range_of(ip) else {
+            return Err(Refusal::Other(taken));
         };
-        let mut held = self.locked.leases().filter(own).map(|lease| lease.ip);
-        if let Some(ip) = held.find(|ip| set.range_of(*ip).is_some()) {
-            let id = self.container_id;
-            return Err(format!(
-                "{ip} has been allocated to {id}, duplicate allocation is not allowed"
-            ));
+        if ip == range.gateway() {
+            let error = format!("requested ip {ip} is subnet's gateway");
+            return Err(Refusal::Other(error));
         }
-        let mut candidates = Candidates::new(set, self.locked.cursor(index));
-        // Ends after as many steps as there are leases, however large the range.
-        let free = candidates.find(|(ip, _)| !self.locked.is_taken(*ip));
-        free.ok_or_else(|| format!("no IP addresses available in range set: {set}"))
+        // What stood in the way may have been no lease.
+        if self.reserve(ip)? || (!self.locked.is_taken(ip) && self.reserve(ip)?) {
+            Ok((ip, range))
+        } else {
+            Err(Refusal::Other(taken))
+        }
+    }
+
+    fn reserve_next<'s>(
+        &mut self,
+        index: usize,
+        set: &'s RangeSet,
+    ) -> Result<(IpAddr, &'s Range), Refusal> {
+        let last = self.locked.cursor(index);
+        loop {
+            if let Some(ip) = self.locked.held().find(|ip| set.range_of(*ip).is_some()) {
+                let id = self.container_id;
+                return Err(Refusal::Other(format!(
+                    "{ip} has been allocated to {id}, duplicate allocation is not allowed"
+                )));
+            }
+            // Ends after as many steps as there are leases, however large the range.
+            let free = Candidates::new(set, last).find(|(ip, _)| !self.locked.is_taken(*ip));
+            if let Some((ip, range)) = free {
+                if self.reserve(ip)? {
+                    return Ok((ip, range));
+                }
+                continue; // That one is known to be taken now.
+            }
+            let is_news = self.locked.make_sure_of_names();
+            if !is_news.map_err(|error| Refusal::of(&error))? {
+                return Err(Refusal::Exhausted(format!(
+                    "no IP addresses available in range set: {set}"
+                )));
+            }
+        }
     }
 
     /// Removes what this ADD has made, and nothing that was there before. As in the reference, cursors

@@ -3,7 +3,44 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::host_local::store::Store;
+use crate::host_local::{
+    Lease,
+    lease::Match,
+    store::{Options, Store},
+    usage,
+};
+
+/// A store whose index is beside it.
+fn open(dir: &tempfile::TempDir) -> Store {
+    let store = Store::open(&dir.path().join("net"), Options::default()).unwrap();
+    store.with_index_dir(&dir.path().join("state/index"))
+}
+
+/// An ADD.
+fn add(store: &Store, config: &Config, id: &str) -> Result<Vec<IpConfig>, String> {
+    let owner = Owner::new(id, "eth0");
+    let mut locked = store.lock(Some(&owner)).unwrap();
+    allocate(&mut locked, config, id, &owner).map_err(|refusal| match refusal {
+        Refusal::Exhausted(error) | Refusal::Other(error) => error,
+    })
+}
+
+/// A DEL.
+fn del(store: &Store, id: &str) {
+    let owner = Owner::new(id, "eth0");
+    let mut locked = store.lock(Some(&owner)).unwrap();
+    locked.release(Match::Exact).unwrap();
+}
+
+fn leases(store: &Store) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    let keep = |lease: &Lease| {
+        leases.push(lease.clone());
+        true
+    };
+    store.retain(keep).unwrap();
+    leases
+}
 
 fn config(ipam: &str) -> Config {
     let text = format!(r#"{{"name": "n", "cniVersion": "1.0.0", "ipam": {ipam}}}"#);
@@ -57,30 +94,26 @@ fn a_failed_add_leaves_the_lease_that_was_there() {
     let dir = tempfile::tempdir().unwrap();
     let dual = config(r#"{"ranges": [[{"subnet": "10.0.0.0/29"}], [{"subnet": "fd00::/126"}]]}"#);
     let v6 = config(r#"{"ranges": [[{"subnet": "fd00::/126"}]]}"#);
-    let store = Store::open(dir.path()).unwrap();
-    allocate(&mut store.lock().unwrap(), &v6, "c1", "eth0").unwrap();
-    let error = allocate(&mut store.lock().unwrap(), &dual, "c1", "eth0").unwrap_err();
+    let store = open(&dir);
+    add(&store, &v6, "c1").unwrap();
+    let error = add(&store, &dual, "c1").unwrap_err();
     assert_eq!(
         error,
         "failed to allocate for range 1: fd00::2 has been allocated to c1, duplicate allocation is not allowed"
     );
-    let left: Vec<_> = store
-        .lock()
-        .unwrap()
-        .leases()
-        .map(|lease| lease.ip.to_string())
-        .collect();
-    assert_eq!(left, ["fd00::2"]);
+    let left = leases(&store);
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].ip.to_string(), "fd00::2");
 }
 
 #[test]
 fn an_unwritable_cursor_takes_the_lease_back() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("last_reserved_ip.0")).unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    std::fs::create_dir_all(dir.path().join("net/last_reserved_ip.0")).unwrap();
+    let store = open(&dir);
     let config = config(r#"{"subnet": "10.0.0.0/29"}"#);
-    assert!(allocate(&mut store.lock().unwrap(), &config, "c1", "eth0").is_err());
-    assert_eq!(store.lock().unwrap().leases().count(), 0);
+    assert!(add(&store, &config, "c1").is_err());
+    assert_eq!(leases(&store), []);
 }
 
 #[derive(Debug, Clone)]
@@ -139,30 +172,30 @@ proptest! {
     #[test]
     fn a_small_subnet_is_given_out_as_the_model_says(ops in proptest::collection::vec(op(), 1..60)) {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = open(&dir);
         let mut model = Model::default();
         for op in ops {
             match op {
                 Op::Add { id, wish } => {
                     let mut config = config(r#"{"subnet": "10.0.0.0/29"}"#);
                     config.requested.extend(wish.map(|host| IpAddr::from([10, 0, 0, host])));
-                    let given = allocate(&mut store.lock().unwrap(), &config, &format!("c{id}"), "eth0");
+                    let given = add(&store, &config, &format!("c{id}"));
                     let given = given.ok().map(|ips| ips[0].address.addr());
                     prop_assert_eq!(given, model.add(id, wish).map(|host| IpAddr::from([10, 0, 0, host])));
                 }
                 Op::Del { id } => {
-                    store.lock().unwrap().retain(|lease| !lease.is_of(&format!("c{id}"), "eth0")).unwrap();
+                    del(&store, &format!("c{id}"));
                     model.leases.remove(&id);
                 }
                 Op::EmptyLease { host } => {
-                    let path = dir.path().join(format!("10.0.0.{host}"));
+                    let path = dir.path().join(format!("net/10.0.0.{host}"));
                     if !path.exists() {
                         std::fs::write(path, "").unwrap();
                     }
                 }
             }
-            let locked = store.lock().unwrap();
-            let leases: BTreeSet<_> = locked.leases().map(|lease| (lease.container_id.clone(), lease.ip)).collect();
+            let found: Vec<_> = usage(&dir.path().join("net")).unwrap();
+            let leases: BTreeSet<_> = found.into_iter().map(|lease| (lease.container_id, lease.ip)).collect();
             let expected: BTreeSet<_> = model.leases.iter().flat_map(|(id, hosts)| {
                 hosts.iter().map(move |host| (format!("c{id}"), IpAddr::from([10, 0, 0, *host])))
             }).collect();

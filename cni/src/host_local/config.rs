@@ -4,11 +4,13 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     path::{Component, Path, PathBuf},
+    time::Duration,
 };
 
 use serde::Deserialize;
 
 use super::{
+    Options,
     range::{RangeSet, RangeSpec},
     schema,
 };
@@ -32,6 +34,8 @@ pub struct Config {
     pub resolv_conf: Option<PathBuf>,
     /// Addresses asked for, in order of precedence, each once.
     pub requested: Vec<IpAddr>,
+    /// How the directory is used.
+    pub options: Options,
     data_dir: PathBuf,
 }
 
@@ -92,6 +96,9 @@ struct Ipam {
     routes: Vec<Option<Route>>,
     datadir: String,
     resolvconf: String,
+    // Ours: the reference ignores them.
+    locktimeout: String,
+    bootid: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -212,8 +219,13 @@ impl Config {
                 .filter(|text| !text.is_empty())
                 .map(PathBuf::from)
         };
+        let lock_timeout = lock_timeout(&ipam.locktimeout)?;
         Ok(Self {
             name,
+            options: Options {
+                lock_timeout,
+                boot_id: ipam.bootid,
+            },
             sets: checked,
             routes: ipam.routes.into_iter().flatten().collect(),
             resolv_conf: path(ipam.resolvconf),
@@ -221,6 +233,19 @@ impl Config {
             data_dir: path(ipam.datadir).unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
         })
     }
+}
+
+/// A duration as Go writes them; the empty string is none.
+fn lock_timeout(text: &str) -> Result<Option<Duration>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let refuse = || {
+        format!("invalid ipam.lockTimeout {text:?}: write a duration such as \"5s\" or \"1m30s\"")
+    };
+    humantime::parse_duration(text)
+        .map(Some)
+        .map_err(|_| refuse())
 }
 
 /// A path without `.` and `..`, by its text alone: what the reference, and so everybody, uses.

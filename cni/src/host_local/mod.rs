@@ -5,17 +5,34 @@
 //! behind that a DEL for the same container, a GC, or the next ADD does not clear.
 
 mod allocate;
+mod boot;
 mod config;
+mod index;
+mod lease;
+mod lock;
+mod path_error;
 mod range;
+mod records;
 mod resolv_conf;
+mod scan;
 mod schema;
 mod store;
 
-use std::{collections::BTreeSet, io::Write as _};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    io::{self, Write as _},
+};
 
+use allocate::Refusal;
 pub use config::{Capacity, Config, capacity};
+pub use lease::Lease;
+use lease::{Match, Owner};
+pub use lock::LockError;
 pub use range::{Range, RangeSet};
-pub use store::{Lease, Locked, Store, reclaim, usage};
+use store::Locked;
+pub use store::{Options, Store, reclaim, usage};
 
 use crate::{
     skel::{Call, Plugin, valid_attachments},
@@ -38,13 +55,18 @@ impl Plugin for HostLocal {
             .as_deref()
             .map_or(Ok(Dns::default()), resolv_conf::read);
         let dns = dns.map_err(CniError::internal)?;
-        let store = Store::open(&config.dir()).map_err(CniError::internal)?;
-        let mut locked = store.lock().map_err(CniError::internal)?;
-        let ips = allocate::allocate(&mut locked, &config, &call.container_id, &call.ifname);
-        let ips = ips.map_err(|error| {
-            explain_exhaustion(&locked, &config, &error);
-            CniError::internal(error)
+        let store = Store::open(&config.dir(), config.options).map_err(CniError::internal)?;
+        let owner = Owner::new(&call.container_id, &call.ifname);
+        let mut locked = store.lock(Some(&owner)).map_err(lock_error)?;
+        let ips = allocate::allocate(&mut locked, &config, &call.container_id, &owner);
+        let ips = ips.map_err(|refusal| match refusal {
+            Refusal::Exhausted(error) => {
+                explain_exhaustion(&locked, &config);
+                CniError::internal(error)
+            }
+            Refusal::Other(error) => CniError::internal(error),
         })?;
+        drop(locked);
         Ok(CniResult {
             version: call.version,
             interfaces: Vec::new(),
@@ -58,29 +80,36 @@ impl Plugin for HostLocal {
     /// release leased to the container. A lease of another configuration's range counts too.
     fn del(&self, call: &Call) -> Result<(), CniError> {
         let config = Config::parse(&call.stdin, &call.args)?;
-        let store = Store::open(&config.dir()).map_err(CniError::internal)?;
-        let mut locked = store.lock().map_err(CniError::internal)?;
-        // The reference does this once for each set, and so finds what an old release wrote with the
-        // second, if not with the first.
-        for _ in &config.sets {
-            let released = locked.retain(|lease| !lease.is_of(&call.container_id, &call.ifname));
-            if released.map_err(CniError::internal)?.is_empty() {
-                let released = locked.retain(|lease| !lease.is_legacy_of(&call.container_id));
-                released.map_err(CniError::internal)?;
+        let store = Store::open(&config.dir(), config.options).map_err(CniError::internal)?;
+        let owner = Owner::new(&call.container_id, &call.ifname);
+        let mut locked = store.lock(Some(&owner)).map_err(lock_error)?;
+        let mut release = || -> io::Result<()> {
+            if !locked.holds(Match::Exact) {
+                // That there is none, and that an old one counts, is said by the directory alone.
+                locked.make_sure()?;
             }
-        }
-        Ok(())
+            // The reference does this once for each set, and so finds what an old release wrote with the
+            // second, if not with the first.
+            for _ in &config.sets {
+                if locked.release(Match::Exact)? == 0 {
+                    locked.release(Match::Legacy)?;
+                }
+            }
+            Ok(())
+        };
+        release().map_err(CniError::internal)
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
         let config = Config::parse(&call.stdin, &call.args)?;
-        let store = Store::open(&config.dir()).map_err(CniError::internal)?;
-        let locked = store.lock().map_err(CniError::internal)?;
+        let store = Store::open(&config.dir(), config.options).map_err(CniError::internal)?;
         let id = &call.container_id;
-        let found = locked
-            .leases()
-            .any(|lease| lease.is_of(id, &call.ifname) || lease.is_legacy_of(id));
-        if found {
+        let owner = Owner::new(id, &call.ifname);
+        let mut locked = store.lock(Some(&owner)).map_err(lock_error)?;
+        if locked.held().next().is_none() {
+            locked.make_sure().map_err(CniError::internal)?;
+        }
+        if locked.held().next().is_some() {
             return Ok(());
         }
         let msg = format!("host-local: Failed to find address added by container {id}");
@@ -102,9 +131,12 @@ impl Plugin for HostLocal {
             Some(ifname) => exact.contains(&(lease.container_id.as_str(), ifname.as_str())),
             None => ids.contains(lease.container_id.as_str()),
         };
-        reclaim(&config.dir(), keep)
-            .map(drop)
-            .map_err(CniError::internal)
+        let dir = config.dir();
+        if !dir.is_dir() {
+            return Ok(()); // Nothing was given out yet.
+        }
+        let store = Store::open(&dir, config.options).map_err(CniError::internal)?;
+        store.retain(keep).map(drop).map_err(lock_error)
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
@@ -113,32 +145,69 @@ impl Plugin for HostLocal {
         if !dir.is_dir() {
             return Ok(()); // Nothing was given out yet.
         }
-        let store = Store::open(&dir).map_err(CniError::internal)?;
-        let locked = store.lock().map_err(CniError::internal)?;
-        for set in &config.sets {
-            if allocate::Candidates::new(set, None).all(|(ip, _)| locked.is_taken(ip)) {
-                let msg = format!("no IP addresses available in range set: {set}");
+        let store = Store::open(&dir, config.options).map_err(CniError::internal)?;
+        let mut locked = store.lock(None).map_err(lock_error)?;
+        loop {
+            let is_full = |set: &&RangeSet| used(&locked, set) >= set.capacity();
+            let Some(full) = config.sets.iter().find(is_full) else {
+                return Ok(());
+            };
+            let is_news = locked.make_sure_of_names().map_err(CniError::internal)?;
+            if !is_news {
+                let msg = format!("no IP addresses available in range set: {full}");
                 return Err(CniError::new(code::NOT_AVAILABLE, msg));
             }
         }
-        Ok(())
     }
+}
+
+fn lock_error(error: LockError) -> CniError {
+    match error {
+        LockError::Timeout { .. } => CniError::new(code::TRY_AGAIN_LATER, error.to_string()),
+        LockError::Io(error) => CniError::internal(error),
+    }
+}
+
+/// How many of the addresses that a set can give are taken.
+fn used(locked: &Locked<'_>, set: &RangeSet) -> u128 {
+    let can_be_given = |ip| set.range_of(ip).is_some_and(|range| ip != range.gateway());
+    let used = locked.taken().filter(|(ip, _)| can_be_given(*ip)).count();
+    used as u128
 }
 
 /// Says on standard error what an exhausted range is filled with; the error itself keeps the
 /// reference's words, which people and programs look for.
-fn explain_exhaustion(locked: &Locked<'_>, config: &Config, error: &str) {
-    if error.contains("no IP addresses available in range set") {
-        let owners: BTreeSet<_> = locked
-            .leases()
-            .map(|lease| lease.container_id.as_str())
-            .collect();
-        let (dir, taken) = (config.dir(), locked.taken());
-        let text = format!(
-            "host-local: {}: {taken} addresses leased to {} containers",
-            dir.display(),
-            owners.len()
-        );
-        _ = writeln!(std::io::stderr(), "{text}");
+fn explain_exhaustion(locked: &Locked<'_>, config: &Config) {
+    const SHOWN: usize = 5;
+    let mut owners = BTreeMap::new();
+    for (ip, hash) in locked.taken() {
+        owners.entry(hash).or_insert((0_usize, ip)).0 += 1;
     }
+    let (attachments, mut text) = (owners.len(), String::new());
+    let mut most: Vec<_> = owners.into_values().collect();
+    most.sort_by_key(|(count, ip)| (Reverse(*count), *ip));
+    for set in &config.sets {
+        let (used, all) = (used(locked, set), set.capacity());
+        _ = writeln!(
+            text,
+            "host-local: {set}: {used} of {all} addresses are taken"
+        );
+    }
+    let dir = config.dir();
+    _ = writeln!(
+        text,
+        "host-local: {} has leases of {attachments} attachments; those with most:",
+        dir.display()
+    );
+    for (count, ip) in most.into_iter().take(SHOWN) {
+        let lease = locked.read(ip);
+        let (id, ifname) =
+            lease.map_or_else(Default::default, |lease| (lease.container_id, lease.ifname));
+        let ifname = ifname.unwrap_or_default();
+        _ = writeln!(
+            text,
+            "host-local:   {count} of container {id:?} interface {ifname:?}, such as {ip}"
+        );
+    }
+    _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -6,17 +6,17 @@ use std::{
     path::Path,
 };
 
-use super::store::go_path_error;
+use super::path_error::go_path_error;
 use crate::types::Dns;
 
 /// The longest line that Go's scanner takes.
 const MAX_LINE: usize = 64 * 1024;
 
 pub(super) fn read(path: &Path) -> io::Result<Dns> {
-    let mut file = fs::File::open(path).map_err(|error| go_path_error("open", path, &error))?;
+    let mut file = fs::File::open(path).map_err(|error| go_path_error("open", path, error))?;
     let mut text = Vec::new();
     file.read_to_end(&mut text)
-        .map_err(|error| go_path_error("read", path, &error))?;
+        .map_err(|error| go_path_error("read", path, error))?;
     parse(&String::from_utf8_lossy(&text))
 }
 

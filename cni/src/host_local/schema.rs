@@ -38,6 +38,9 @@ static IPAM: Kind = structure(
         ("dataDir", Kind::String),
         ("resolvConf", Kind::String),
         ("ranges", RANGE_SETS),
+        // Ours: the reference ignores these keys, whatever they are.
+        ("lockTimeout", Kind::String),
+        ("bootID", Kind::Bool),
     ],
 );
 

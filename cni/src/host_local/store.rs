@@ -2,59 +2,53 @@
 //!
 //! One file per address, named by it, with `<container id>\r\n<interface>`; `last_reserved_ip.<set>` for
 //! the round robin; `lock`, which whoever looks or writes holds by flock(2). Where the reference can be
-//! killed half-way and leave an empty lease that holds its address for ever, a lease here is written under
-//! another name first, and an empty one is taken for what it is: no lease.
+//! killed half-way and leave an empty lease that holds its address for ever, a lease here gets its name when
+//! it is complete, and an empty one is taken for what it is: no lease.
 
 use std::{
-    collections::HashSet,
-    fs::{self, File, OpenOptions},
+    fs::File,
     io,
     net::IpAddr,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags},
+    fd::{AsFd, OwnedFd},
+    fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags},
     io::Errno,
 };
 
+use super::{
+    boot,
+    index::{self, Index},
+    lease::{Lease, Match, Owner, hash},
+    lock::{self, LockError},
+    path_error::{go_path_error, go_text, mkdir_all},
+    records::Records,
+    scan::{self, TEMPORARY, read_small, scan},
+};
 use crate::types::parse_ip;
 
-/// The one temporary file: whoever writes it holds the lock. The reference skips its name, as it is no
-/// address, but deletes it with the leases of its container, as it looks at contents only.
-const TEMPORARY: &str = ".lease.tmp";
+const LEASE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// An address that is taken, and by whom.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lease {
-    /// The address.
-    pub ip: IpAddr,
-    /// Id of the container.
-    pub container_id: String,
-    /// Name of the interface inside; old releases of the reference did not write it.
-    pub ifname: Option<String>,
-}
-
-impl Lease {
-    /// Whether the lease is exactly that of this container's interface.
-    #[must_use]
-    pub fn is_of(&self, container_id: &str, ifname: &str) -> bool {
-        self.container_id == container_id && self.ifname.as_deref() == Some(ifname)
-    }
-
-    /// Whether the lease names this container and no interface, as old releases wrote it.
-    #[must_use]
-    pub fn is_legacy_of(&self, container_id: &str) -> bool {
-        self.container_id == container_id && self.ifname.is_none()
-    }
+/// How a directory is used.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// How long to wait for the lock; for ever if `None`.
+    pub lock_timeout: Option<Duration>,
+    /// Whether leases of earlier boots are nobody's.
+    pub boot_id: bool,
 }
 
 /// A network's directory.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
+    fd: OwnedFd,
     lock: File,
+    options: Options,
+    index_dir: PathBuf,
 }
 
 impl Store {
@@ -62,264 +56,405 @@ impl Store {
     ///
     /// # Errors
     /// With the reference's texts.
-    pub fn open(dir: &Path) -> io::Result<Self> {
-        fs::create_dir_all(dir).map_err(|error| go_path_error("mkdir", dir, &error))?;
-        let lock = OpenOptions::new()
-            .read(true)
-            .custom_flags(OFlags::CREATE.bits().cast_signed())
-            .mode(0o750)
-            .open(dir.join("lock"))
-            .and_then(|lock| {
-                if lock.metadata()?.is_dir() {
-                    Err(Errno::ISDIR.into())
-                } else {
-                    Ok(lock)
+    pub fn open(dir: &Path, options: Options) -> io::Result<Self> {
+        let open_dir = || {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(dir, flags, Mode::empty())
+        };
+        let fd = match open_dir() {
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                mkdir_all(dir)?;
+                open_dir()
+            }
+            opened => opened,
+        };
+        let fd = fd.map_err(|error| go_path_error("open", dir, error))?;
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let lock = rustix::fs::openat(&fd, "lock", flags, Mode::from_raw_mode(0o750))
+            .and_then(|lock| match rustix::fs::fstat(&lock)? {
+                stat if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                    Err(Errno::ISDIR)
                 }
+                _ => Ok(lock),
             })
-            .map_err(|error| io::Error::new(error.kind(), go_text(&error)))?;
+            .map_err(|error| {
+                let error = io::Error::from(error);
+                io::Error::new(error.kind(), go_text(&error))
+            })?;
         Ok(Self {
             dir: dir.to_owned(),
-            lock,
+            fd,
+            lock: lock.into(),
+            options,
+            index_dir: index::DIR.into(),
         })
     }
 
-    /// Waits for the lock and reads the directory.
-    ///
-    /// # Errors
-    /// When the lock or the directory cannot be used.
-    pub fn lock(&self) -> io::Result<Locked<'_>> {
-        while let Err(error) = rustix::fs::flock(&self.lock, FlockOperation::LockExclusive) {
-            if error != Errno::INTR {
-                return Err(error.into());
-            }
-        }
-        // From here on the guard unlocks.
+    /// The same with the indexes elsewhere.
+    #[cfg(test)]
+    pub(super) fn with_index_dir(self, index_dir: &Path) -> Self {
+        let index_dir = index_dir.to_owned();
+        Self { index_dir, ..self }
+    }
+
+    /// Waits for the lock, and learns which addresses are taken, and which of them are the owner's.
+    pub(super) fn lock<'a>(&'a self, owner: Option<&'a Owner>) -> Result<Locked<'a>, LockError> {
+        let guard = self.guard()?;
+        let mut index = Index::of(self.fd.as_fd(), &self.dir, &self.index_dir);
+        let known = index.as_mut().and_then(|index| index.load(self.fd.as_fd()));
         let mut locked = Locked {
             store: self,
-            taken: HashSet::new(),
-            leases: Vec::new(),
+            owner,
+            index,
+            records: Records::default(),
+            source: Source::Index(Vec::new()),
+            held: Vec::new(),
+            cursor: None,
+            _guard: guard,
         };
-        locked
-            .scan()
-            .map_err(|error| go_path_error("open", &self.dir, &error))?;
+        match known {
+            Some(records) => locked.believe(records),
+            None => locked.scan()?,
+        }
         Ok(locked)
+    }
+
+    fn guard(&self) -> Result<Guard<'_>, LockError> {
+        lock::lock(
+            &self.lock,
+            &self.dir.join("lock"),
+            self.options.lock_timeout,
+        )?;
+        let guard = Guard(&self.lock);
+        if self.options.boot_id {
+            boot::forget_earlier(self.fd.as_fd(), &self.dir, &self.index_dir)
+                .map_err(|error| go_path_error("open", &self.dir, error))?;
+        }
+        Ok(guard)
+    }
+
+    /// Reads every lease, sorted as the reference walks them.
+    fn read_all(&self) -> io::Result<Vec<(String, Lease)>> {
+        let mut leases = Vec::new();
+        let mut visit = |name: &str, ip, content: &str| {
+            leases.push((name.to_owned(), Lease::parse(ip, content)));
+        };
+        scan(self.fd.as_fd(), &mut visit)
+            .map_err(|error| go_path_error("open", &self.dir, error))?;
+        leases.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(leases)
+    }
+
+    /// Deletes the leases that `keep` does not want, under the lock, and returns them.
+    ///
+    /// # Errors
+    /// When the lock or the directory cannot be used; and the first lease that could not be deleted, after the others were.
+    pub fn retain(&self, mut keep: impl FnMut(&Lease) -> bool) -> Result<Vec<Lease>, LockError> {
+        let _guard = self.guard()?;
+        let mut removed = Vec::new();
+        let mut outcome = Ok(());
+        for (name, lease) in self.read_all()? {
+            if keep(&lease) {
+                continue;
+            }
+            match self.unlink(&name) {
+                Ok(()) => removed.push(lease),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        Ok(outcome.map(|()| removed)?)
+    }
+
+    fn unlink(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(go_path_error("remove", &self.dir.join(name), error)),
+        }
+    }
+
+    /// Writes a lease. Its name appears in one step, with its content, unless there is one of that name.
+    fn write_lease(&self, name: &str, content: &str) -> io::Result<()> {
+        let failed = |operation, error| go_path_error(operation, &self.dir.join(name), error);
+        let unnamed = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.fd, c".", unnamed, LEASE_MODE) {
+            // A file system that has no such files.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
+            Err(error) => return Err(failed("open", error)),
+            Ok(file) => {
+                write_all(&file, content).map_err(|error| failed("write", error))?;
+                match rustix::fs::linkat(&file, c"", &self.fd, name, AtFlags::EMPTY_PATH) {
+                    // A caller without the capability that this needs.
+                    Err(Errno::NOENT | Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP) => {}
+                    linked => return linked.map_err(|error| failed("open", error)),
+                }
+            }
+        }
+        let write = || -> rustix::io::Result<()> {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&self.fd, TEMPORARY, flags, LEASE_MODE)?;
+            write_all(&file, content)?;
+            let (dir, replace_none) = (&self.fd, RenameFlags::NOREPLACE);
+            match rustix::fs::renameat_with(dir, TEMPORARY, dir, name, replace_none) {
+                // A file system that cannot do it in one step, or a kernel.
+                Err(Errno::INVAL | Errno::NOSYS) => {
+                    rustix::fs::linkat(dir, TEMPORARY, dir, name, AtFlags::empty())?;
+                    rustix::fs::unlinkat(dir, TEMPORARY, AtFlags::empty())
+                }
+                renamed => renamed,
+            }
+        };
+        write().map_err(|error| {
+            _ = rustix::fs::unlinkat(&self.fd, TEMPORARY, AtFlags::empty());
+            failed("open", error)
+        })
     }
 }
 
-/// The directory as it is while the lock is held. Each file was opened once, to be read.
+fn write_all(file: &OwnedFd, content: &str) -> rustix::io::Result<()> {
+    let mut rest = content.as_bytes();
+    while !rest.is_empty() {
+        let n = rustix::io::retry_on_intr(|| rustix::io::write(file, rest))?;
+        rest = rest.get(n..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Unlocks. Closing would too; this is for a store that is used again.
 #[derive(Debug)]
-pub struct Locked<'a> {
+struct Guard<'a>(&'a File);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        _ = rustix::fs::flock(self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Where what a [`Locked`] knows is from.
+#[derive(Debug)]
+enum Source {
+    /// The index, and the slots of it that were changed since.
+    Index(Vec<usize>),
+    /// The directory; and whether the records are all that there is to know.
+    Scan { is_plain: bool },
+}
+
+/// A lease of the owner that a [`Locked`] is for.
+#[derive(Debug, Clone)]
+struct Held {
+    name: String,
+    ip: IpAddr,
+    how: Match,
+}
+
+/// The directory as it is while the lock is held. Each file was opened once, to be read, if at all.
+#[derive(Debug)]
+pub(super) struct Locked<'a> {
     store: &'a Store,
-    /// Addresses that have a file, or whatever else there is of that name.
-    taken: HashSet<IpAddr>,
-    /// Files by name, in lexical order, as the reference walks them.
-    leases: Vec<(String, Lease)>,
+    owner: Option<&'a Owner>,
+    index: Option<Index>,
+    records: Records,
+    source: Source,
+    held: Vec<Held>,
+    /// The cursor that was read last, to be written: its set, file and length.
+    cursor: Option<(usize, OwnedFd, usize)>,
+    _guard: Guard<'a>,
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Closing unlocks too; this is for a store that is used again.
-        _ = rustix::fs::flock(&self.store.lock, FlockOperation::Unlock);
+        let changed = match &self.source {
+            Source::Index(changed) if changed.is_empty() => return,
+            Source::Index(changed) => Some(changed.as_slice()),
+            Source::Scan { is_plain: true } => None,
+            Source::Scan { is_plain: false } => return,
+        };
+        if let Some(index) = &mut self.index {
+            // Without an index the next call reads the directory.
+            _ = index.save(self.store.fd.as_fd(), &self.records, changed);
+        }
     }
 }
 
 impl Locked<'_> {
-    fn scan(&mut self) -> io::Result<()> {
-        let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(&self.store.dir, directory, Mode::empty())?;
-        for entry in Dir::read_from(&fd)? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().to_str() else {
-                continue;
-            };
-            if name == TEMPORARY {
-                // Its writer is dead, or it would have the lock.
-                rustix::fs::unlinkat(&fd, TEMPORARY, AtFlags::empty())?;
+    /// Takes the index's word for what there is; for what is the owner's, the files'.
+    fn believe(&mut self, records: Records) {
+        if let Some(owner) = self.owner {
+            let hashes = owner.hashes();
+            for (ip, _) in records.iter().filter(|(_, hash)| hashes.contains(hash)) {
+                let name = ip.to_string();
+                let content = read_small(&self.store.fd, name.as_str()).unwrap_or_default();
+                if let Some(how) = owner.matches(content.trim()) {
+                    self.held.push(Held { name, ip, how });
+                }
             }
-            let Ok(ip) = parse_ip(name) else {
-                continue;
-            };
-            let content = match entry.file_type() {
-                FileType::Directory => None,
-                _ => read_small(&fd, name).ok(),
-            };
-            let content = content.as_deref().map(str::trim);
-            if content == Some("") {
-                // Its writer was killed between creating and writing it (containernetworking/plugins#498).
-                rustix::fs::unlinkat(&fd, name, AtFlags::empty())?;
-                continue;
-            }
-            // `::ffff:10.0.0.1` is a name for 10.0.0.1, but not the one that reserves it.
-            if name == ip.to_string() {
-                self.taken.insert(ip);
-            }
-            if let Some(content) = content {
-                let (container_id, ifname) = match content.split_once("\r\n") {
-                    Some((id, ifname)) => (id, Some(ifname.to_owned())),
-                    None => (content, None),
-                };
-                let container_id = container_id.to_owned();
-                self.leases.push((
-                    name.to_owned(),
-                    Lease {
-                        ip,
-                        container_id,
-                        ifname,
-                    },
-                ));
-            }
+            self.held.sort_by(|a, b| a.name.cmp(&b.name));
         }
-        self.leases.sort_by(|a, b| a.0.cmp(&b.0));
+        self.records = records;
+    }
+
+    /// Reads the whole directory.
+    fn scan(&mut self) -> io::Result<()> {
+        let (mut held, owner) = (Vec::new(), self.owner);
+        let mut visit = |name: &str, ip, content: &str| {
+            if let Some(how) = owner.and_then(|owner| owner.matches(content)) {
+                let name = name.to_owned();
+                held.push(Held { name, ip, how });
+            }
+        };
+        let found = scan(self.store.fd.as_fd(), &mut visit)
+            .map_err(|error| go_path_error("open", &self.store.dir, error))?;
+        held.sort_by(|a, b| a.name.cmp(&b.name));
+        self.held = held;
+        self.records = found.records;
+        self.source = Source::Scan {
+            is_plain: found.is_plain,
+        };
         Ok(())
     }
 
-    /// The leases, in lexical order of their files.
-    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
-        self.leases.iter().map(|(_, lease)| lease)
+    /// Reads the directory if all that is known is from the index, and says whether it did.
+    pub(super) fn make_sure(&mut self) -> io::Result<bool> {
+        let is_hearsay = matches!(self.source, Source::Index(_));
+        if is_hearsay {
+            self.scan()?;
+        }
+        Ok(is_hearsay)
+    }
+
+    /// The same for which addresses are taken, for which the names in the directory are enough if they are as expected.
+    pub(super) fn make_sure_of_names(&mut self) -> io::Result<bool> {
+        if matches!(self.source, Source::Scan { .. }) {
+            return Ok(false);
+        }
+        let names = scan::list_addresses(self.store.fd.as_fd())
+            .map_err(|error| go_path_error("open", &self.store.dir, error))?;
+        if names.len() == self.records.len() && names.iter().all(|ip| self.records.contains(*ip)) {
+            return Ok(false);
+        }
+        self.make_sure()
+    }
+
+    /// The addresses that the owner has, in the reference's order.
+    pub(super) fn held(&self) -> impl Iterator<Item = IpAddr> {
+        self.held.iter().map(|held| held.ip)
+    }
+
+    /// Whether the owner has a lease of this kind.
+    pub(super) fn holds(&self, how: Match) -> bool {
+        self.held.iter().any(|held| held.how == how)
     }
 
     /// Whether the address cannot be reserved.
-    #[must_use]
-    pub fn is_taken(&self, ip: IpAddr) -> bool {
-        self.taken.contains(&ip)
+    pub(super) fn is_taken(&mut self, ip: IpAddr) -> bool {
+        self.records.contains(ip)
     }
 
-    /// How many addresses are taken.
-    #[must_use]
-    pub fn taken(&self) -> usize {
-        self.taken.len()
+    /// The addresses that are taken, in no order, each with a hash of its owner.
+    pub(super) fn taken(&self) -> impl Iterator<Item = (IpAddr, u64)> {
+        self.records.iter()
     }
 
-    /// Writes a lease. The address appears in one step, with its owner.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] when it is taken; nothing is left behind on failure.
-    pub fn reserve(&mut self, ip: IpAddr, container_id: &str, ifname: &str) -> io::Result<()> {
-        let (temporary, path) = (
-            self.store.dir.join(TEMPORARY),
-            self.store.dir.join(ip.to_string()),
-        );
-        if self.is_taken(ip) {
-            return Err(io::ErrorKind::AlreadyExists.into());
+    /// What stands in a lease.
+    pub(super) fn read(&self, ip: IpAddr) -> Option<Lease> {
+        let content = read_small(&self.store.fd, ip.to_string().as_str()).ok()?;
+        Some(Lease::parse(ip, content.trim()))
+    }
+
+    /// Writes a lease, and says whether the address was free. The address appears in one step, with its owner; nothing is left
+    /// behind on failure.
+    pub(super) fn reserve(&mut self, ip: IpAddr, owner: &Owner) -> io::Result<bool> {
+        match self.store.write_lease(&ip.to_string(), &owner.content) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // The index was wrong, which reading the directory has mended, or somebody writes without the lock.
+                if !self.make_sure()? && !self.records.contains(ip) {
+                    self.records.push(ip, 0);
+                    self.source = Source::Scan { is_plain: false };
+                }
+                Ok(false)
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                if let Source::Index(changed) = &mut self.source {
+                    changed.push(self.records.len());
+                }
+                self.records.push(ip, hash(&owner.content));
+                Ok(true)
+            }
         }
-        let write = || {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
-            io::Write::write_all(&mut file, format!("{container_id}\r\n{ifname}").as_bytes())?;
-            publish(&temporary, &path)
-        };
-        write().map_err(|error| {
-            _ = fs::remove_file(&temporary);
-            go_path_error("open", &path, &error)
-        })?;
-        self.taken.insert(ip);
-        Ok(())
     }
 
     /// Takes back an address that was [reserved](Self::reserve) under this lock.
-    ///
-    /// # Errors
-    /// What unlink(2) says.
-    pub fn unreserve(&mut self, ip: IpAddr) -> io::Result<()> {
-        self.taken.remove(&ip);
-        remove(&self.store.dir.join(ip.to_string()))
+    pub(super) fn unreserve(&mut self, ip: IpAddr) -> io::Result<()> {
+        self.remove(&ip.to_string(), ip)
     }
 
-    /// Deletes the leases that `keep` does not want, and returns them.
-    ///
-    /// # Errors
-    /// The first failure; the other leases were dealt with.
-    pub fn retain(&mut self, mut keep: impl FnMut(&Lease) -> bool) -> io::Result<Vec<Lease>> {
-        let mut removed = Vec::new();
+    /// Deletes the owner's leases of one kind, and says how many there were.
+    pub(super) fn release(&mut self, how: Match) -> io::Result<usize> {
+        let (released, rest): (Vec<_>, _) = self.held.drain(..).partition(|held| held.how == how);
+        self.held = rest;
         let mut outcome = Ok(());
-        for (name, lease) in std::mem::take(&mut self.leases) {
-            if keep(&lease) {
-                self.leases.push((name, lease));
-                continue;
-            }
-            match remove(&self.store.dir.join(&name)) {
-                Ok(()) => {
-                    self.taken.remove(&lease.ip);
-                    removed.push(lease);
-                }
-                Err(error) => {
-                    self.leases.push((name, lease));
-                    outcome = outcome.and(Err(error));
-                }
-            }
+        for Held { name, ip, .. } in &released {
+            outcome = outcome.and(self.remove(name, *ip));
         }
-        outcome.map(|()| removed)
+        outcome.map(|()| released.len())
+    }
+
+    fn remove(&mut self, name: &str, ip: IpAddr) -> io::Result<()> {
+        self.store.unlink(name)?;
+        // A file whose name only means the address does not reserve it.
+        let slot = if name == ip.to_string() {
+            self.records.remove(ip)
+        } else {
+            None
+        };
+        if let Source::Index(changed) = &mut self.source {
+            changed.extend(slot);
+        }
+        Ok(())
     }
 
     /// The address last given out of a range set. What cannot be read is none: allocation begins anew.
-    #[must_use]
-    pub fn cursor(&self, set: usize) -> Option<IpAddr> {
-        parse_ip(&fs::read_to_string(self.cursor_path(set)).ok()?).ok()
+    pub(super) fn cursor(&mut self, set: usize) -> Option<IpAddr> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let name = cursor_name(set);
+        let file = rustix::fs::openat(&self.store.fd, &name, flags, Mode::empty()).ok()?;
+        let mut buffer = [0; 64];
+        let n = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer)).ok()?;
+        self.cursor = Some((set, file, n));
+        parse_ip(std::str::from_utf8(&buffer[..n]).ok()?).ok()
     }
 
     /// Notes the address last given out of a range set.
     ///
     /// # Errors
     /// With the reference's texts.
-    pub fn set_cursor(&mut self, set: usize, ip: IpAddr) -> io::Result<()> {
-        let path = self.cursor_path(set);
-        let write = || {
-            // Without O_TRUNC: ext4 writes a truncated file out when it is closed, which costs more than
-            // all the rest, and a kill in between would leave it empty.
-            let file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&path)?;
-            let text = ip.to_string();
-            std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0)?;
-            file.set_len(text.len().try_into().unwrap_or(u64::MAX))
+    pub(super) fn set_cursor(&mut self, set: usize, ip: IpAddr) -> io::Result<()> {
+        let name = cursor_name(set);
+        let failed =
+            |operation, error| go_path_error(operation, &self.store.dir.join(&name), error);
+        let (file, length) = match self.cursor.take() {
+            Some((of, file, length)) if of == set => (file, Some(length)),
+            _ => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(&self.store.fd, &name, flags, LEASE_MODE)
+                    .map_err(|error| failed("open", error))?;
+                (file, None)
+            }
         };
-        write().map_err(|error| go_path_error("open", &path, &error))
-    }
-
-    fn cursor_path(&self, set: usize) -> PathBuf {
-        self.store.dir.join(format!("last_reserved_ip.{set}"))
-    }
-}
-
-/// Gives a finished file its name, unless there is one of that name.
-fn publish(temporary: &Path, path: &Path) -> io::Result<()> {
-    let cwd = rustix::fs::CWD;
-    match rustix::fs::renameat_with(cwd, temporary, cwd, path, RenameFlags::NOREPLACE) {
-        // A file system that cannot do it in one step, or a kernel.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rustix::fs::linkat(cwd, temporary, cwd, path, AtFlags::empty())?;
-            fs::remove_file(temporary)
+        // Without O_TRUNC: ext4 writes a truncated file out when it is closed, which costs more than
+        // all the rest, and a kill in between would leave it empty.
+        let text = ip.to_string();
+        let mut written =
+            rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, text.as_bytes(), 0));
+        if length != Some(text.len()) {
+            written = written.and_then(|n| rustix::fs::ftruncate(&file, n as u64).map(|()| n));
         }
-        other => Ok(other?),
+        written.map(drop).map_err(|error| failed("write", error))
     }
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Reads a file of a few bytes with as few system calls as can be: there may be 65,000 of them.
-fn read_small(dir: impl rustix::fd::AsFd, name: &str) -> io::Result<String> {
-    let file = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut buffer = [0; 1024];
-    let mut content = Vec::new();
-    loop {
-        let n = rustix::io::read(&file, &mut buffer)?;
-        content.extend_from_slice(&buffer[..n]);
-        if n < buffer.len() {
-            return Ok(String::from_utf8_lossy(&content).into_owned());
-        }
-    }
+fn cursor_name(set: usize) -> String {
+    format!("last_reserved_ip.{set}")
 }
 
 /// The leases of a directory; one that is missing has none. Nothing is made.
@@ -330,7 +465,10 @@ pub fn usage(dir: &Path) -> io::Result<Vec<Lease>> {
     if !dir.is_dir() {
         return Ok(Vec::new());
     }
-    Ok(Store::open(dir)?.lock()?.leases().cloned().collect())
+    let store = Store::open(dir, Options::default())?;
+    let _guard = store.guard().map_err(io::Error::other)?;
+    let leases = store.read_all()?;
+    Ok(leases.into_iter().map(|(_, lease)| lease).collect())
 }
 
 /// Deletes the leases that `keep` does not want, under the lock, and returns them.
@@ -341,24 +479,8 @@ pub fn reclaim(dir: &Path, keep: impl FnMut(&Lease) -> bool) -> io::Result<Vec<L
     if !dir.is_dir() {
         return Ok(Vec::new());
     }
-    Store::open(dir)?.lock()?.retain(keep)
-}
-
-/// An error in Go's words: `open /a/b: no such file or directory`.
-pub(super) fn go_path_error(operation: &str, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(
-        error.kind(),
-        format!("{operation} {}: {}", path.display(), go_text(error)),
-    )
-}
-
-/// The C library's text as Go has it: in lower case, without the number.
-fn go_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut chars = text.chars();
-    let first = chars.next().map(|first| first.to_ascii_lowercase());
-    first.into_iter().chain(chars).collect()
+    let store = Store::open(dir, Options::default())?;
+    store.retain(keep).map_err(io::Error::other)
 }
 
 #[cfg(test)]

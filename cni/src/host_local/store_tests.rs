@@ -2,17 +2,26 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
+use std::fs;
+
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
+}
+
+/// A store without an index.
+fn open(dir: &Path) -> Store {
+    let store = Store::open(dir, Options::default()).unwrap();
+    store.with_index_dir(Path::new("/dev/null/none"))
 }
 
 #[test]
 fn files_are_the_references() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("a/net")).unwrap();
-    let mut locked = store.lock().unwrap();
-    locked.reserve(ip("10.1.2.3"), "c1", "eth0").unwrap();
-    locked.reserve(ip("fd00::2"), "c1", "eth0").unwrap();
+    let store = open(&dir.path().join("a/net"));
+    let mut locked = store.lock(None).unwrap();
+    let owner = Owner::new("c1", "eth0");
+    assert!(locked.reserve(ip("10.1.2.3"), &owner).unwrap());
+    assert!(locked.reserve(ip("fd00::2"), &owner).unwrap());
     locked.set_cursor(0, ip("10.1.2.100")).unwrap();
     locked.set_cursor(0, ip("10.1.2.3")).unwrap();
     drop(locked);
@@ -33,19 +42,27 @@ fn files_are_the_references() {
 fn what_a_kill_leaves_is_reclaimed() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("10.1.2.3"), "").unwrap();
-    fs::write(dir.path().join(TEMPORARY), "c1\r\net").unwrap();
+    fs::write(dir.path().join(".lease.tmp"), "c1\r\net").unwrap();
+    fs::write(dir.path().join("10.1.2.5"), [0; 9]).unwrap();
     fs::create_dir(dir.path().join("10.1.2.4")).unwrap();
-    let store = Store::open(dir.path()).unwrap();
-    let mut locked = store.lock().unwrap();
-    assert!(!locked.is_taken(ip("10.1.2.3")));
+    let store = open(dir.path());
+    let mut locked = store.lock(None).unwrap();
+    assert!(!locked.is_taken(ip("10.1.2.3")) && !locked.is_taken(ip("10.1.2.5")));
     assert!(
         locked.is_taken(ip("10.1.2.4")),
         "a directory of that name takes the address"
     );
-    assert!(!dir.path().join(TEMPORARY).exists());
-    locked.reserve(ip("10.1.2.3"), "c2", "eth0").unwrap();
-    let error = locked.reserve(ip("10.1.2.3"), "c3", "eth0").unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    assert!(!dir.path().join(".lease.tmp").exists());
+    assert!(
+        locked
+            .reserve(ip("10.1.2.3"), &Owner::new("c2", "eth0"))
+            .unwrap()
+    );
+    assert!(
+        !locked
+            .reserve(ip("10.1.2.3"), &Owner::new("c3", "eth0"))
+            .unwrap()
+    );
 }
 
 #[test]
@@ -73,22 +90,24 @@ fn a_missing_directory_is_empty_and_stays_missing() {
 
 #[test]
 fn errors_have_gos_words() {
-    let error = Store::open(Path::new("/proc/nope/net"))
+    let error = Store::open(Path::new("/proc/nope/net"), Options::default())
         .unwrap_err()
         .to_string();
     assert!(error.ends_with(": no such file or directory"), "{error}");
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("lock")).unwrap();
     assert_eq!(
-        Store::open(dir.path()).unwrap_err().to_string(),
+        Store::open(dir.path(), Options::default())
+            .unwrap_err()
+            .to_string(),
         "is a directory"
     );
     let store_dir = tempfile::tempdir().unwrap();
-    let store = Store::open(store_dir.path()).unwrap();
+    let store = open(store_dir.path());
     let cursor = store_dir.path().join("last_reserved_ip.0");
     fs::create_dir(&cursor).unwrap();
     let error = store
-        .lock()
+        .lock(None)
         .unwrap()
         .set_cursor(0, ip("10.1.2.3"))
         .unwrap_err()

@@ -16,6 +16,8 @@ use super::{go_syntax, json::folded_key};
 pub(crate) enum Kind {
     /// `string`
     String,
+    /// `bool`
+    Bool,
     /// `int`
     Int,
     /// What is read from a string by a method of its own; `null` is none.
@@ -65,7 +67,7 @@ fn decode_node(node: &Node, kind: &Kind, into: &mut Value) -> Result<(), Error> 
 /// A document as it is written: keys in order, and as often as they come.
 enum Node {
     Null,
-    Bool,
+    Bool(bool),
     Number(serde_json::Number),
     String(String),
     Array(Vec<Node>),
@@ -101,6 +103,7 @@ impl Kind {
     fn full_name(&self) -> &'static str {
         match self {
             Self::String => "string",
+            Self::Bool => "bool",
             Self::Int => "int",
             Self::Text(full, _) | Self::Slice(full, _) => full,
             Self::Struct(structure) => structure.full,
@@ -154,6 +157,7 @@ impl Decoder {
             }
             (Kind::Pointer(inner), _) => return self.value(node, inner, into),
             (_, Node::Null) => {}
+            (Kind::Bool, Node::Bool(bool)) => *into = (*bool).into(),
             (Kind::String, Node::String(text)) => *into = text.as_str().into(),
             (Kind::Int, Node::Number(number)) if number.is_i64() => {
                 *into = number.clone().into();
@@ -216,7 +220,7 @@ impl Node {
     fn name(&self) -> &'static str {
         match self {
             Self::Null => "null",
-            Self::Bool => "bool",
+            Self::Bool(_) => "bool",
             Self::Number(_) => "number",
             Self::String(_) => "string",
             Self::Array(_) => "array",
@@ -244,8 +248,8 @@ impl<'de> Visitor<'de> for NodeVisitor {
         Ok(Node::Null)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::Bool)
+    fn visit_bool<E>(self, bool: bool) -> Result<Node, E> {
+        Ok(Node::Bool(bool))
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Node, E> {

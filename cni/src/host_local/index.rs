@@ -1,0 +1,261 @@
+//! What a directory of leases holds, remembered outside it (docs/adr/0006-index-of-leases.md).
+//!
+//! The index is believed only while nobody else has touched the directory, which its two times tell: at the end of each
+//! operation the directory's mtime is set two seconds back. Whoever adds, removes or renames an entry afterwards makes the
+//! kernel write one time, now, into both mtime and ctime, so that they are never again a pair of different ones. And the
+//! index is only a hint: an address is taken by making its file, and a lease is read before it is removed.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT},
+    io::Errno,
+};
+
+use super::{records::Records, scan::read_small};
+
+/// Where the indexes are: gone with the next boot, as what they describe may be.
+pub(super) const DIR: &str = "/run/podplane/host-local";
+
+const MAGIC: [u8; 16] = *b"podplane leases1";
+const TMPFS: u64 = 0x0102_1994;
+/// File systems of which it is known that they set both times of a directory at once: ext4, XFS, btrfs, tmpfs.
+const KNOWN: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, TMPFS];
+/// Of the stamp of [`super::boot`].
+pub(super) const BOOT_SUFFIX: &str = ".boot";
+const MAX_NAME: usize = 255 - BOOT_SUFFIX.len();
+/// How far back: more than the coarsest clock, the second of old ext4 inodes.
+const BACK: Duration = Duration::from_secs(2);
+
+/// Identity and times of a directory.
+type Mark = [u8; 48];
+/// Of the boot, where the index outlives it.
+type Boot = [u8; 36];
+
+const HEADER: usize = MAGIC.len() + size_of::<Boot>() + size_of::<Mark>() + size_of::<u64>();
+/// Beyond this many changed records all are written anew.
+const MANY: usize = 64;
+
+/// The index of one directory.
+#[derive(Debug)]
+pub(super) struct Index {
+    path: PathBuf,
+    /// Open, when it was there and could be trusted.
+    file: Option<(OwnedFd, Boot)>,
+}
+
+impl Index {
+    /// The index of a directory, unless its file system is not known to keep times as the index needs them.
+    pub(super) fn of(dir: BorrowedFd<'_>, path: &Path, index_dir: &Path) -> Option<Self> {
+        let path = state_path(path, index_dir)?;
+        let kind = rustix::fs::fstatfs(dir).ok()?.f_type;
+        if !KNOWN.iter().any(|known| u64::try_from(kind) == Ok(*known)) {
+            return None;
+        }
+        Some(Self { path, file: None })
+    }
+
+    /// The records, if nobody but us has changed the directory since they were written. Its lock is held.
+    pub(super) fn load(&mut self, dir: BorrowedFd<'_>) -> Option<Records> {
+        let (file, size) = open(&self.path, OFlags::empty()).ok()?;
+        let boot = boot(&file)?;
+        let mut bytes = Vec::with_capacity(size + 1);
+        loop {
+            let spare = rustix::buffer::spare_capacity(&mut bytes);
+            match rustix::io::read(&file, spare) {
+                Ok(0) | Err(_) => break,
+                Ok(_) if bytes.len() == bytes.capacity() => break,
+                Ok(_) => {}
+            }
+        }
+        self.file = Some((file, boot));
+        let written = bytes.first_chunk::<HEADER>()?;
+        let count = usize::try_from(u64::from_le_bytes(*written.last_chunk()?)).ok()?;
+        if *written != header(&boot, &mark(dir).ok()?, count) {
+            return None;
+        }
+        let mut records = bytes.split_off(HEADER);
+        if records.len() < count.checked_mul(Records::SIZE)? {
+            return None;
+        }
+        records.truncate(count * Records::SIZE);
+        Some(Records::from_bytes(records))
+    }
+
+    /// Notes that these are the directory's records; `changed` are the slots that are not yet in the file, unknown if `None`.
+    /// Its lock is held. A failure, or a kill at any point, leaves an index that [`Self::load`] does not believe.
+    pub(super) fn save(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        records: &Records,
+        changed: Option<&[usize]>,
+    ) -> io::Result<()> {
+        if self.file.is_none() {
+            let index_dir = self.path.parent().ok_or(Errno::NOENT)?;
+            make_private_dir(index_dir)?;
+            _ = prune(index_dir);
+            let (file, _) = open(&self.path, OFlags::CREATE)?;
+            let boot = boot(&file).ok_or(Errno::NOENT)?;
+            self.file = Some((file, boot));
+        }
+        let (file, boot) = self.file.as_ref().ok_or(Errno::NOENT)?;
+        let bytes = records.as_bytes();
+        match changed {
+            Some(slots) if slots.len() <= MANY => {
+                // The directory has been changed, so the header does not describe it any more.
+                for slot in slots.iter().filter(|slot| **slot < records.len()) {
+                    let at = slot * Records::SIZE;
+                    write_at(file, HEADER + at, &bytes[at..at + Records::SIZE])?;
+                }
+            }
+            _ => {
+                write_at(file, 0, &[0; HEADER])?;
+                write_at(file, HEADER, bytes)?;
+                rustix::fs::ftruncate(file, (HEADER + bytes.len()) as u64)?;
+            }
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let past = now.unwrap_or_default().saturating_sub(BACK);
+        rustix::fs::futimens(
+            dir,
+            &Timestamps {
+                last_access: Timespec {
+                    tv_sec: 0,
+                    tv_nsec: UTIME_OMIT,
+                },
+                last_modification: Timespec {
+                    tv_sec: past.as_secs().try_into().unwrap_or_default(),
+                    tv_nsec: past.subsec_nanos().into(),
+                },
+            },
+        )?;
+        write_at(file, 0, &header(boot, &mark(dir)?, records.len()))
+    }
+}
+
+fn header(boot: &Boot, mark: &Mark, count: usize) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    let parts: [&[u8]; 4] = [&MAGIC, boot, mark, &(count as u64).to_le_bytes()];
+    let mut rest = header.as_mut_slice();
+    for part in parts {
+        let (here, after) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = after;
+    }
+    header
+}
+
+/// What is compared. Fails if the two times are equal, as the kernel may make them again.
+fn mark(dir: BorrowedFd<'_>) -> io::Result<Mark> {
+    let stat = rustix::fs::fstat(dir)?;
+    if (stat.st_mtime, stat.st_mtime_nsec) == (stat.st_ctime, stat.st_ctime_nsec) {
+        return Err(Errno::AGAIN.into());
+    }
+    let numbers = [
+        stat.st_dev.to_le_bytes(),
+        stat.st_ino.to_le_bytes(),
+        stat.st_mtime.to_le_bytes(),
+        stat.st_mtime_nsec.to_le_bytes(),
+        stat.st_ctime.to_le_bytes(),
+        stat.st_ctime_nsec.to_le_bytes(),
+    ];
+    let mut mark = [0; size_of::<Mark>()];
+    mark.copy_from_slice(numbers.as_flattened());
+    Ok(mark)
+}
+
+/// The file that remembers something of a directory: its path, with `%` for what a name cannot have.
+pub(super) fn state_path(dir: &Path, index_dir: &Path) -> Option<PathBuf> {
+    let text = dir.to_str().filter(|_| dir.is_absolute())?;
+    let name = text.replace('%', "%25").replace('/', "%2F");
+    (name.len() <= MAX_NAME).then(|| index_dir.join(name))
+}
+
+/// Deletes what is remembered of directories that are gone.
+fn prune(index_dir: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(index_dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let dir = name.strip_suffix(BOOT_SUFFIX).unwrap_or(&name);
+        let dir = dir.replace("%2F", "/").replace("%25", "%");
+        if !Path::new(&dir).exists() {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file that nobody else can have written, and tells its size.
+fn open(path: &Path, flags: OFlags) -> io::Result<(OwnedFd, usize)> {
+    let flags = flags | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_private(&stat) {
+        return Err(Errno::PERM.into());
+    }
+    Ok((file, usize::try_from(stat.st_size).unwrap_or(0)))
+}
+
+fn is_private(stat: &Stat) -> bool {
+    let others_write = Mode::WGRP | Mode::WOTH;
+    stat.st_uid == rustix::process::geteuid().as_raw()
+        && !Mode::from_raw_mode(stat.st_mode).intersects(others_write)
+}
+
+/// Makes the directory of state, and refuses one that somebody else can write into.
+pub(super) fn make_private_dir(path: &Path) -> io::Result<()> {
+    let parent = path.parent().ok_or(Errno::NOENT)?;
+    for (dir, mode) in [(parent, 0o755), (path, 0o700)] {
+        match rustix::fs::mkdir(dir, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let stat = rustix::fs::lstat(dir)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory || !is_private(&stat) {
+            return Err(Errno::PERM.into());
+        }
+    }
+    Ok(())
+}
+
+/// Nothing where a boot takes the index away; elsewhere which boot this is, as a power failure may lose a part of it.
+fn boot(file: impl AsFd) -> Option<Boot> {
+    let stat = rustix::fs::fstatfs(file).ok()?;
+    if u64::try_from(stat.f_type) == Ok(TMPFS) {
+        Some([0; size_of::<Boot>()])
+    } else {
+        boot_id()
+    }
+}
+
+/// Whether a boot makes everything under the path go.
+pub(super) fn is_tmpfs(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|stat| u64::try_from(stat.f_type) == Ok(TMPFS))
+}
+
+/// The kernel's name for this boot.
+pub(super) fn boot_id() -> Option<Boot> {
+    let id = read_small(rustix::fs::CWD, "/proc/sys/kernel/random/boot_id").ok()?;
+    id.as_bytes().first_chunk().copied()
+}
+
+fn write_at(file: &OwnedFd, at: usize, mut bytes: &[u8]) -> io::Result<()> {
+    let mut at = at as u64;
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(file, bytes, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Which addresses are taken, and a hash of what their files say: 24 bytes for each, in memory and in the index.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// An address as 16 bytes; IPv4 is mapped. A mapped address itself never occurs, since it is read as IPv4.
+type Key = [u8; 16];
+
+const KEY: usize = size_of::<Key>();
+
+/// See the module.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Records {
+    bytes: Vec<u8>,
+    /// The addresses in order, made when they are first searched.
+    sorted: Option<Vec<Key>>,
+}
+
+impl Records {
+    /// Bytes of a record.
+    pub(super) const SIZE: usize = KEY + size_of::<u64>();
+
+    /// What [`Self::as_bytes`] gave; an incomplete record at the end is dropped.
+    pub(super) fn from_bytes(mut bytes: Vec<u8>) -> Self {
+        bytes.truncate(bytes.len() / Self::SIZE * Self::SIZE);
+        Self {
+            bytes,
+            sorted: None,
+        }
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() / Self::SIZE
+    }
+
+    /// Adds an address that is not among them.
+    pub(super) fn push(&mut self, ip: IpAddr, hash: u64) {
+        let key = key(ip);
+        self.bytes.extend_from_slice(&key);
+        self.bytes.extend_from_slice(&hash.to_le_bytes());
+        if let Some(sorted) = &mut self.sorted
+            && let Err(at) = sorted.binary_search(&key)
+        {
+            sorted.insert(at, key);
+        }
+    }
+
+    /// Removes an address; the last record takes its place, which is returned.
+    pub(super) fn remove(&mut self, ip: IpAddr) -> Option<usize> {
+        let key = key(ip);
+        let slot = self.raw().position(|record| record.starts_with(&key))?;
+        let last = self.bytes.len() - Self::SIZE;
+        self.bytes.copy_within(last.., slot * Self::SIZE);
+        self.bytes.truncate(last);
+        if let Some(sorted) = &mut self.sorted
+            && let Ok(at) = sorted.binary_search(&key)
+        {
+            sorted.remove(at);
+        }
+        Some(slot)
+    }
+
+    /// Whether the address is among them.
+    pub(super) fn contains(&mut self, ip: IpAddr) -> bool {
+        let sorted = match &mut self.sorted {
+            Some(sorted) => sorted,
+            none => none.insert(sorted_keys(&self.bytes)),
+        };
+        sorted.binary_search(&key(ip)).is_ok()
+    }
+
+    /// Addresses and hashes, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, u64)> {
+        self.raw().map(|record| {
+            let (mut key, mut hash) = (Key::default(), [0; 8]);
+            key.copy_from_slice(&record[..KEY]);
+            hash.copy_from_slice(&record[KEY..]);
+            let ip = IpAddr::V6(Ipv6Addr::from(key)).to_canonical();
+            (ip, u64::from_le_bytes(hash))
+        })
+    }
+
+    fn raw(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks_exact(Self::SIZE)
+    }
+}
+
+fn key(ip: IpAddr) -> Key {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+fn sorted_keys(bytes: &[u8]) -> Vec<Key> {
+    let mut keys: Vec<Key> = bytes
+        .chunks_exact(Records::SIZE)
+        .filter_map(|record| record.first_chunk().copied())
+        .collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_address_is_replaced_by_the_last() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (a, b, c) = (ip("10.0.0.1"), ip("fd00::1"), ip("10.0.0.3"));
+        let mut records = Records::default();
+        records.push(a, 1);
+        assert!(records.contains(a) && !records.contains(b));
+        records.push(b, 2);
+        records.push(c, u64::MAX);
+        assert!(records.contains(b) && records.contains(c));
+        assert_eq!(records.remove(a), Some(0));
+        assert_eq!(records.remove(a), None);
+        assert!(!records.contains(a));
+        let again = Records::from_bytes(records.as_bytes().to_vec());
+        assert_eq!(again.iter().collect::<Vec<_>>(), [(c, u64::MAX), (b, 2)]);
+        assert_eq!(again.len(), 2);
+    }
+}

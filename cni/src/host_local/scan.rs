@@ -1,0 +1,143 @@
+//! Reading a directory of leases: listed once, and each file opened once.
+
+use std::{ffi::CStr, io, mem::MaybeUninit, net::IpAddr};
+
+use rustix::{
+    fd::{AsFd, BorrowedFd},
+    fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom},
+    io::Errno,
+};
+
+use super::{lease::hash, records::Records};
+use crate::types::parse_ip;
+
+/// The temporary file of file systems that need one: whoever writes it holds the lock.
+pub(super) const TEMPORARY: &CStr = c".lease.tmp";
+
+/// What is in a directory.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// The addresses that cannot be reserved.
+    pub(super) records: Records,
+    /// Whether every address is a file of that name that could be read. If not, `records` is not all there is to know.
+    pub(super) is_plain: bool,
+}
+
+/// Reads the whole directory, whose lock is held, and removes what writers that were killed have left in it: a temporary
+/// file, and leases in which nothing stands. `visit` gets the name, the address and the content of each lease.
+pub(super) fn scan(
+    dir: BorrowedFd<'_>,
+    visit: &mut dyn FnMut(&str, IpAddr, &str),
+) -> io::Result<Scan> {
+    let mut scan = Scan {
+        records: Records::default(),
+        is_plain: true,
+    };
+    list(dir, &mut |name, file_type| {
+        if name == TEMPORARY {
+            // Its writer is dead, or it would have the lock.
+            return unlink(dir, name);
+        }
+        let Some((text, ip)) = address(name) else {
+            return Ok(());
+        };
+        let content = match file_type {
+            FileType::Directory => None,
+            _ => read_small(dir, name).ok(),
+        };
+        let content = content.as_deref().map(str::trim);
+        if content.is_some_and(is_half_written) {
+            return unlink(dir, name);
+        }
+        // `::ffff:10.0.0.1` is a name for 10.0.0.1, but not the one that reserves it.
+        let reserves = !text.contains(':') || text == ip.to_string();
+        if reserves {
+            scan.records.push(ip, content.map_or(0, hash));
+        }
+        scan.is_plain &= reserves && content.is_some();
+        if let Some(content) = content {
+            visit(text, ip, content);
+        }
+        Ok(())
+    })?;
+    Ok(scan)
+}
+
+/// The addresses that have an entry, without opening any.
+pub(super) fn list_addresses(dir: BorrowedFd<'_>) -> io::Result<Vec<IpAddr>> {
+    let mut addresses = Vec::new();
+    list(dir, &mut |name, _| {
+        addresses.extend(address(name).map(|(_, ip)| ip));
+        Ok(())
+    })?;
+    Ok(addresses)
+}
+
+/// Deletes the files named by an address that `is_dead` says so of. What cannot be looked at stays.
+pub(super) fn remove_leases(
+    dir: BorrowedFd<'_>,
+    is_dead: impl Fn(&CStr) -> io::Result<bool>,
+) -> io::Result<()> {
+    list(dir, &mut |name, _| {
+        if address(name).is_some() && is_dead(name).unwrap_or(false) {
+            unlink(dir, name)?;
+        }
+        Ok(())
+    })
+}
+
+fn list(
+    dir: BorrowedFd<'_>,
+    entry: &mut dyn FnMut(&CStr, FileType) -> io::Result<()>,
+) -> io::Result<()> {
+    rustix::fs::seek(dir, SeekFrom::Start(0))?;
+    let mut buffer = vec![MaybeUninit::uninit(); 32 * 1024];
+    let mut entries = RawDir::new(dir, &mut buffer);
+    while let Some(found) = entries.next() {
+        let found = found?;
+        entry(found.file_name(), found.file_type())?;
+    }
+    Ok(())
+}
+
+fn address(name: &CStr) -> Option<(&str, IpAddr)> {
+    let text = name.to_str().ok()?;
+    Some((text, parse_ip(text).ok()?))
+}
+
+/// Whether the writer of a lease was killed, or the machine lost power, before its content was there
+/// (containernetworking/plugins#498): nothing, or the zeros that a file system may show for what it lost.
+fn is_half_written(content: &str) -> bool {
+    content
+        .trim_matches(|c: char| c == '\0' || c.is_whitespace())
+        .is_empty()
+}
+
+fn unlink(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads a file of a few bytes with as few system calls as can be: there may be 65,000 of them.
+pub(super) fn read_small(
+    dir: impl AsFd,
+    name: impl rustix::path::Arg,
+) -> rustix::io::Result<String> {
+    // A FIFO of such a name must not make the plugin wait.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    let mut buffer = [0; 512];
+    let mut content = Vec::new();
+    loop {
+        let n = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer))?;
+        content.extend_from_slice(&buffer[..n]);
+        if n < buffer.len() {
+            let lossy = |error: std::string::FromUtf8Error| {
+                String::from_utf8_lossy(error.as_bytes()).into_owned()
+            };
+            return Ok(String::from_utf8(content).unwrap_or_else(lossy));
+        }
+    }
+}
