@@ -166,7 +166,7 @@ fn answer(
             format!("error reading from stdin: {error}"),
         )
     })?;
-    let config_version = check_config(&config)?;
+    check_name(&config)?;
     let Environment {
         command,
         call: mut call_env,
@@ -174,26 +174,26 @@ fn answer(
     call_env.stdin = config;
     match command.as_str() {
         "ADD" => {
-            call_env.version = exact(&config_version)?;
+            call_env.version = exact(&config_version(&call_env.stdin)?)?;
             refuse_own_netns(&call_env, env)?;
             let result = plugin.add(&call_env)?;
             Ok(result.with_version(call_env.version).to_json())
         }
         "DEL" => {
-            call_env.version = exact(&config_version)?;
+            call_env.version = exact(&config_version(&call_env.stdin)?)?;
             refuse_own_netns(&call_env, env)?;
             plugin.del(&call_env).map(|()| String::new())
         }
         "CHECK" => {
-            call_env.version = since(&config_version, "CHECK", Version::V0_4_0)?;
+            call_env.version = since(&config_version(&call_env.stdin)?, "CHECK", Version::V0_4_0)?;
             plugin.check(&call_env).map(|()| String::new())
         }
         "GC" => {
-            call_env.version = since(&config_version, "GC", Version::V1_1_0)?;
+            call_env.version = since(&config_version(&call_env.stdin)?, "GC", Version::V1_1_0)?;
             plugin.gc(&call_env).map(|()| String::new())
         }
         "STATUS" => {
-            call_env.version = since(&config_version, "STATUS", Version::V1_1_0)?;
+            call_env.version = since(&config_version(&call_env.stdin)?, "STATUS", Version::V1_1_0)?;
             plugin.status(&call_env).map(|()| String::new())
         }
         other => Err(CniError::new(
@@ -280,30 +280,32 @@ impl Environment {
     }
 }
 
-/// Checks the network's name and returns the version as written.
-fn check_config(stdin: &[u8]) -> Result<String, CniError> {
-    static NAME: Kind = Kind::Struct(Struct {
+/// The network's name is checked whatever the command.
+fn check_name(stdin: &[u8]) -> Result<(), CniError> {
+    static CONFIG: Kind = Kind::Struct(Struct {
         name: "",
         full: r#"struct { Name string "json:\"name\"" }"#,
         fields: &[("name", Kind::String)],
     });
-    static VERSION: Kind = Kind::Struct(Struct {
+    let config = decode(stdin, &CONFIG, "error unmarshall network config")?;
+    validate::network_name(config["name"].as_str().unwrap_or_default())
+}
+
+/// The version as it is written.
+fn config_version(stdin: &[u8]) -> Result<String, CniError> {
+    static CONFIG: Kind = Kind::Struct(Struct {
         name: "",
         full: r#"struct { CNIVersion string "json:\"cniVersion\"" }"#,
         fields: &[("cniVersion", Kind::String)],
     });
-    let read = |kind, key, what| {
-        let undecodable = |text| CniError::new(code::DECODING_FAILURE, format!("{what}: {text}"));
-        let value = go_json::decode(stdin, kind).map_err(undecodable)?;
-        Ok(value[key].as_str().unwrap_or_default().to_owned())
-    };
-    let name = read(&NAME, "name", "error unmarshall network config")?;
-    validate::network_name(&name)?;
-    read(
-        &VERSION,
-        "cniversion",
-        "decoding version from network config",
-    )
+    let config = decode(stdin, &CONFIG, "decoding version from network config")?;
+    let version = config["cniversion"].as_str();
+    Ok(version.unwrap_or_default().to_owned())
+}
+
+fn decode(stdin: &[u8], kind: &Kind, what: &str) -> Result<serde_json::Value, CniError> {
+    let undecodable = |text| CniError::new(code::DECODING_FAILURE, format!("{what}: {text}"));
+    go_json::decode(stdin, kind).map_err(undecodable)
 }
 
 fn incompatible(msg: &str) -> CniError {

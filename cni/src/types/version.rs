@@ -1,6 +1,6 @@
 //! Versions of the CNI specification.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, num::IntErrorKind, str::FromStr};
 
 use super::json;
 
@@ -100,9 +100,15 @@ pub(crate) fn triple(version: &str) -> Result<[i64; 3], String> {
         .zip(&mut triple)
         .zip(["major", "minor", "micro"])
     {
-        *number = part.parse().map_err(|_| {
+        *number = part.parse().map_err(|error: std::num::ParseIntError| {
             let part = json::go_quote(part);
-            format!("failed to convert {name} version part {part}: strconv.Atoi: parsing {part}: invalid syntax")
+            let why = match error.kind() {
+                IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+                _ => "invalid syntax",
+            };
+            format!(
+                "failed to convert {name} version part {part}: strconv.Atoi: parsing {part}: {why}"
+            )
         })?;
     }
     Ok(triple)
