@@ -33,6 +33,10 @@ const PACKAGES: &[Package] = &[
         file: "/usr/sbin/dnsmasq",
     },
     Package {
+        name: "strace",
+        file: "/usr/bin/strace",
+    },
+    Package {
         name: "golang-go",
         file: "/usr/bin/go",
     },

@@ -6,9 +6,6 @@ use serde_json::Value;
 
 use crate::dice::Dice;
 
-/// Stands for the data directory, which each side has for itself.
-pub(crate) const DATA_DIR: &str = "@DIR@";
-
 #[derive(Debug, Clone)]
 pub(crate) enum Document {
     /// Printed as it is.

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     dice::Dice,
-    document::{DATA_DIR, Document, damage},
-    side::{Call, Node, Tree},
+    document::{Document, damage},
+    side::{Call, DATA_DIR, Node, Tree},
 };
 
 /// What is done, in order, to a directory that looks like `before`.

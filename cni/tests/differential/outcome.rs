@@ -57,7 +57,7 @@ const ERRORS: &[&str] = &[
 
 /// What a call of the reference's was about.
 pub(crate) fn of(step: &Step, seen: &Seen) -> Vec<String> {
-    let command = step.call.env("CNI_COMMAND");
+    let command = step.env("CNI_COMMAND");
     let known = matches!(
         command,
         "ADD" | "DEL" | "CHECK" | "GC" | "STATUS" | "VERSION"

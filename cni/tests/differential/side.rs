@@ -17,7 +17,8 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-use crate::document::DATA_DIR;
+/// Stands for the data directory, which each side has for itself.
+pub(crate) const DATA_DIR: &str = "@DIR@";
 
 /// What a plugin is called with.
 #[derive(Debug, Clone)]
@@ -25,12 +26,6 @@ pub(crate) struct Call {
     pub(crate) env: BTreeMap<&'static str, String>,
     /// With [`DATA_DIR`] where the directory stands.
     pub(crate) config: String,
-}
-
-impl Call {
-    pub(crate) fn env(&self, key: &str) -> &str {
-        self.env.get(key).map_or("", String::as_str)
-    }
 }
 
 /// A file, without its name.
@@ -74,9 +69,14 @@ impl Side {
 
     /// Runs a plugin to its end.
     pub(crate) fn run(&self, program: &Path, call: &Call) -> Seen {
+        self.run_by(&mut Command::new(program), call)
+    }
+
+    /// The same by way of another program.
+    pub(crate) fn run_by(&self, command: &mut Command, call: &Call) -> Seen {
         let data = self.data();
         let data = data.to_str().unwrap();
-        let mut child = Command::new(program)
+        let mut child = command
             .env_clear()
             .envs(&call.env)
             .current_dir(&self.root)

@@ -44,6 +44,10 @@ pub(crate) fn require(needs: &[&str]) -> bool {
                 Path::new("/usr/sbin/nft").exists(),
                 "apt-get install nftables",
             ),
+            "strace" => (
+                Path::new("/usr/bin/strace").exists(),
+                "apt-get install strace",
+            ),
             "libcni" => (
                 Path::new("/usr/bin/go").exists()
                     && Path::new(GO_PACKAGES)
