@@ -16,6 +16,7 @@ pub mod loopback;
 mod masquerade;
 pub mod netlink;
 pub mod netns;
+pub mod portmap;
 pub mod ptp;
 pub mod runtime;
 pub mod skel;

@@ -18,6 +18,7 @@ use crate::{
     netlink::{Link, Netlink, NetlinkError, Request, Route, protocol},
     netns,
     skel::{Call, Ipam, Plugin, previous_result, text},
+    sysctl,
     types::{CniError, CniResult, Dns, IpConfig, code, json},
 };
 
@@ -139,6 +140,10 @@ fn attach(
         controller: None,
     };
     let host_end = veth::create(&mut netlink, pair)?;
+    // Until it is known that nobody else on the pair has the host's link-local address, which takes a second
+    // or two, packets that are forwarded to the container find no neighbour. A host without IPv6 has no such
+    // setting.
+    _ = sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", host_end.name), "0");
     for ip in &mut result.ips {
         ip.interface = Some(1);
     }

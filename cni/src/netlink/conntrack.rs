@@ -1,6 +1,9 @@
 //! The kernel's table of connections.
 
-use netlink_packet_core::{DefaultNla, Emitable as _, NLM_F_ACK, NLM_F_REQUEST};
+use netlink_packet_core::{
+    DecodeError, DefaultNla, Emitable, NLM_F_ACK, NLM_F_REQUEST, NetlinkDeserializable,
+    NetlinkHeader, NetlinkSerializable, Nla,
+};
 use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
     conntrack::{ConntrackAttribute, ConntrackMessage, ProtoTuple, Protocol, Tuple},
@@ -28,10 +31,14 @@ pub fn forget_udp(is_v4: bool, ports: &[u16]) -> Result<usize, NetlinkError> {
     };
     let message =
         |inner: ConntrackMessage| NetfilterMessage::new(NetfilterHeader::new(family, 0, 0), inner);
-    let mut socket = Connection::<NetfilterMessage>::open(NETLINK_NETFILTER)?;
+    let mut socket = Connection::<Filtered>::open(NETLINK_NETFILTER)?;
     let mut forgotten = 0;
     for port in ports {
-        let towards = message(ConntrackMessage::Get(filter(*port)));
+        let tuple = ConntrackAttribute::CtaTupleOrig(vec![Tuple::Proto(udp_to(*port))]);
+        let towards = Filtered {
+            message: message(ConntrackMessage::Get(vec![tuple])),
+            filter: Some(Filter),
+        };
         for found in socket.dump("list connections", &towards)? {
             let Some(tuple) = udp_towards(found, *port) else {
                 continue;
@@ -39,7 +46,7 @@ pub fn forget_udp(is_v4: bool, ports: &[u16]) -> Result<usize, NetlinkError> {
             let delete = ConntrackMessage::Delete(vec![ConntrackAttribute::CtaTupleOrig(tuple)]);
             let delete = Outgoing {
                 attempt: "forget a UDP flow".to_owned(),
-                message: message(delete),
+                message: message(delete).into(),
                 flags: NLM_F_REQUEST | NLM_F_ACK,
             };
             match socket.transact(vec![delete]) {
@@ -54,32 +61,91 @@ pub fn forget_udp(is_v4: bool, ports: &[u16]) -> Result<usize, NetlinkError> {
     Ok(forgotten)
 }
 
-/// Lets the kernel (5.8) leave out other flows, of which there may be hundreds of thousands; an older one
-/// passes over this.
-fn filter(port: u16) -> Vec<ConntrackAttribute> {
-    const CTA_FILTER: u16 = 25;
-    const NESTED: u16 = 1 << 15;
-    const ORIG_FLAGS: u16 = 1;
-    const PROTOCOL_AND_DESTINATION_PORT: u32 = 1 << 3 | 1 << 5;
-    let flags = DefaultNla::new(
-        ORIG_FLAGS,
-        PROTOCOL_AND_DESTINATION_PORT.to_ne_bytes().to_vec(),
-    );
-    let mut nested = vec![0; flags.buffer_len()];
-    flags.emit(&mut nested);
-    let protocol = vec![
+/// A message, and a filter if there is one.
+#[derive(Debug, Clone)]
+struct Filtered {
+    message: NetfilterMessage,
+    filter: Option<Filter>,
+}
+
+impl From<NetfilterMessage> for Filtered {
+    fn from(message: NetfilterMessage) -> Self {
+        Self {
+            message,
+            filter: None,
+        }
+    }
+}
+
+impl NetlinkSerializable for Filtered {
+    fn message_type(&self) -> u16 {
+        self.message.message_type()
+    }
+
+    fn buffer_len(&self) -> usize {
+        Emitable::buffer_len(&self.message) + self.filter.map_or(0, |filter| filter.buffer_len())
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        let (message, filter) = buffer.split_at_mut(Emitable::buffer_len(&self.message));
+        self.message.serialize(message);
+        if let Some(attribute) = self.filter {
+            attribute.emit(filter);
+        }
+    }
+}
+
+impl NetlinkDeserializable for Filtered {
+    type Error = DecodeError;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
+        NetfilterMessage::deserialize(header, payload).map(Self::from)
+    }
+}
+
+/// `CTA_FILTER` for protocol and destination port of the first direction. It lets the kernel (5.8) leave out
+/// other flows, of which there may be hundreds of thousands; an older one passes over it.
+#[derive(Debug, Clone, Copy)]
+struct Filter;
+
+impl Filter {
+    fn flags() -> DefaultNla {
+        const ORIG_FLAGS: u16 = 1;
+        const PROTOCOL_AND_DESTINATION_PORT: u32 = 1 << 3 | 1 << 5;
+        let flags = PROTOCOL_AND_DESTINATION_PORT.to_ne_bytes();
+        DefaultNla::new(ORIG_FLAGS, flags.to_vec())
+    }
+}
+
+impl Nla for Filter {
+    fn value_len(&self) -> usize {
+        Self::flags().buffer_len()
+    }
+
+    fn kind(&self) -> u16 {
+        25
+    }
+
+    fn is_nested(&self) -> bool {
+        true
+    }
+
+    fn emit_value(&self, buffer: &mut [u8]) {
+        Self::flags().emit(buffer);
+    }
+}
+
+fn udp_to(port: u16) -> Vec<ProtoTuple> {
+    vec![
         ProtoTuple::Protocol(Protocol::Udp),
         ProtoTuple::DestinationPort(port),
-    ];
-    vec![
-        ConntrackAttribute::CtaTupleOrig(vec![Tuple::Proto(protocol)]),
-        ConntrackAttribute::Other(DefaultNla::new(CTA_FILTER | NESTED, nested)),
     ]
 }
 
 /// The flow's first direction, if it is UDP and goes to the port.
-fn udp_towards(message: NetfilterMessage, port: u16) -> Option<Vec<Tuple>> {
-    let NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) = message.inner else {
+fn udp_towards(message: Filtered, port: u16) -> Option<Vec<Tuple>> {
+    let NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) = message.message.inner
+    else {
         return None;
     };
     let tuple = attributes
@@ -92,10 +158,7 @@ fn udp_towards(message: NetfilterMessage, port: u16) -> Option<Vec<Tuple>> {
         Tuple::Proto(protocol) => Some(protocol),
         _ => None,
     })?;
-    let wanted = [
-        ProtoTuple::Protocol(Protocol::Udp),
-        ProtoTuple::DestinationPort(port),
-    ];
+    let wanted = udp_to(port);
     wanted
         .iter()
         .all(|part| protocol.contains(part))

@@ -64,6 +64,12 @@ impl NetlinkError {
         self.errno().is_some_and(|errno| gone.contains(&errno))
     }
 
+    /// What was to be deleted is in use (`EBUSY`).
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.errno() == Some(Errno::BUSY)
+    }
+
     /// The kernel does not have what was asked for (`EOPNOTSUPP`).
     #[must_use]
     pub fn is_unsupported(&self) -> bool {

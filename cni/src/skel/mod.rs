@@ -20,7 +20,7 @@ pub use ipam::Ipam;
 use crate::{
     netns,
     types::{
-        CniError, CniResult, Version, code,
+        CniError, CniResult, ResultError, Version, code,
         go_json::{self, Kind, Struct},
         json, validate, version_triple as triple,
     },
@@ -98,13 +98,28 @@ pub fn text(error: &dyn std::error::Error) -> String {
 /// # Errors
 /// Code 999, with the reference's text.
 pub fn previous_result(call: &Call) -> Result<Option<CniResult>, CniError> {
-    let invalid = |error: &dyn std::error::Error| {
-        CniError::internal(format!("could not parse prevResult: {error}"))
+    let invalid = |why: &dyn std::fmt::Display| {
+        CniError::internal(format!("could not parse prevResult: {why}"))
     };
-    let document = json::parse_folded(&call.stdin).map_err(|error| invalid(&error))?;
+    let document = json::parse_folded(&call.stdin);
+    let document = document.map_err(|error| invalid(&json::go_error(&error)))?;
     let previous = document.get("prevresult");
     let previous = previous.map(|value| CniResult::from_value(value, call.version.as_str()));
-    previous.transpose().map_err(|error| invalid(&error))
+    previous.transpose().map_err(|error| match error {
+        ResultError::Json(error) => invalid(&json::go_error(&error)),
+        error => invalid(&error),
+    })
+}
+
+/// The name of the configuration's network, which is checked before a plugin is called.
+///
+/// # Errors
+/// Code 999.
+pub fn network_name(call: &Call) -> Result<String, CniError> {
+    let document = json::parse_folded(&call.stdin);
+    let document = document.map_err(|error| CniError::internal(json::go_error(&error)))?;
+    let name = document.get("name").and_then(|name| name.as_str());
+    Ok(name.unwrap_or_default().to_owned())
 }
 
 /// The `main` of a plugin program.

@@ -198,6 +198,11 @@ impl Batch {
         self.requests.is_empty()
     }
 
+    /// Adds the changes of another batch.
+    pub fn append(&mut self, mut other: Self) {
+        self.requests.append(&mut other.requests);
+    }
+
     fn push(
         &mut self,
         attempt: fmt::Arguments<'_>,

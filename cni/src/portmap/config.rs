@@ -1,0 +1,338 @@
+//! The configuration of portmap.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use crate::{
+    netlink::nft::expr::Transport,
+    skel::{Call, previous_result},
+    types::{CniError, CniResult, json, parse_ip},
+};
+
+// Read with folded keys, so the names here are lower case.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    backend: Option<String>,
+    snat: Option<bool>,
+    conditionsv4: Vec<String>,
+    conditionsv6: Vec<String>,
+    masqall: bool,
+    markmasqbit: Option<i64>,
+    externalsetmarkchain: Option<String>,
+    runtimeconfig: RuntimeConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    portmappings: Vec<Entry>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    hostport: i64,
+    containerport: i64,
+    protocol: String,
+    hostip: String,
+}
+
+/// A port of the host that leads to one of the container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) transport: Transport,
+    pub(super) host_port: u16,
+    pub(super) container_port: u16,
+    /// The host's address; absent for all of them.
+    pub(super) host_ip: Option<IpAddr>,
+    /// The family that an unspecified address of the host names; absent for both.
+    only_v4: Option<bool>,
+}
+
+impl Mapping {
+    /// Whether it leads to a container's address of that family.
+    pub(super) fn is_for(&self, v4: bool) -> bool {
+        self.only_v4.is_none_or(|only_v4| only_v4 == v4)
+    }
+}
+
+/// What portmap is told.
+#[derive(Debug, Clone)]
+pub(super) struct Config {
+    /// What came before in the chain.
+    pub(super) previous: Option<CniResult>,
+    pub(super) mappings: Vec<Mapping>,
+    /// The container's addresses, at most one of each family.
+    pub(super) addresses: Vec<IpAddr>,
+    /// Whether connections from the host itself and from the container to itself are masqueraded.
+    pub(super) snat: bool,
+    /// Whether all others are, too.
+    pub(super) masquerade_all: bool,
+    /// More that a packet must be, in the words of `nft`.
+    conditions: [Vec<String>; 2],
+    /// Whether a mark is asked for, which nothing needs here.
+    pub(super) has_mark: bool,
+}
+
+impl Config {
+    /// With the reference's texts, in the reference's order.
+    pub(super) fn parse(call: &Call) -> Result<Self, CniError> {
+        let unparsable = |error: &serde_json::Error| {
+            let error = json::go_error(error);
+            CniError::internal(format!("failed to parse network configuration: {error}"))
+        };
+        let folded = json::parse_folded(&call.stdin).map_err(|error| unparsable(&error))?;
+        let document: Document =
+            serde_json::from_value(folded).map_err(|error| unparsable(&error))?;
+        let previous = previous_result(call).map_err(|error| CniError {
+            msg: format!("could not parse prevResult: {}", error.msg),
+            ..error
+        })?;
+        let addresses = previous.as_ref().map(|previous| addresses(call, previous));
+        Self::from_document(document, previous, addresses.unwrap_or_default())
+            .map_err(CniError::internal)
+    }
+
+    fn from_document(
+        document: Document,
+        previous: Option<CniResult>,
+        addresses: Vec<IpAddr>,
+    ) -> Result<Self, String> {
+        let Document {
+            backend,
+            snat,
+            conditionsv4,
+            conditionsv6,
+            masqall,
+            markmasqbit,
+            externalsetmarkchain,
+            runtimeconfig,
+        } = document;
+        if markmasqbit.is_some() && externalsetmarkchain.is_some() {
+            return Err("Cannot specify externalSetMarkChain and markMasqBit".to_owned());
+        }
+        if markmasqbit.is_some_and(|bit| !(0..=31).contains(&bit)) {
+            return Err("MasqMarkBit must be between 0 and 31".to_owned());
+        }
+        let foreign = [
+            (externalsetmarkchain.is_some(), "externalSetMarkChain"),
+            (is_of_iptables(&conditionsv4), "conditionsV4"),
+            (is_of_iptables(&conditionsv6), "conditionsV6"),
+        ];
+        check_backend(backend.as_deref(), &foreign)?;
+        let mappings = runtimeconfig.portmappings.iter().map(mapping);
+        Ok(Self {
+            previous,
+            mappings: mappings.collect::<Result<_, _>>()?,
+            addresses,
+            snat: snat.unwrap_or(true),
+            masquerade_all: masqall,
+            conditions: [conditionsv4, conditionsv6],
+            has_mark: markmasqbit.is_some(),
+        })
+    }
+
+    pub(super) fn conditions(&self, v4: bool) -> &[String] {
+        let [of_v4, of_v6] = &self.conditions;
+        if v4 { of_v4 } else { of_v6 }
+    }
+
+    /// The mappings that lead to a container's address of that family.
+    pub(super) fn mappings(&self, v4: bool) -> impl DoubleEndedIterator<Item = &Mapping> {
+        self.mappings
+            .iter()
+            .filter(move |mapping| mapping.is_for(v4))
+    }
+
+    /// The ports of the host that are mapped by UDP for that family.
+    pub(super) fn udp_ports(&self, v4: bool) -> Vec<u16> {
+        let udp = self
+            .mappings(v4)
+            .filter(|mapping| mapping.transport == Transport::Udp);
+        udp.map(|mapping| mapping.host_port).collect()
+    }
+}
+
+/// A match of `iptables` begins with a hyphen or an exclamation mark, and none of `nft` does.
+fn is_of_iptables(conditions: &[String]) -> bool {
+    let first = conditions.first().and_then(|first| first.chars().next());
+    matches!(first, Some('-' | '!'))
+}
+
+fn check_backend(backend: Option<&str>, foreign: &[(bool, &str)]) -> Result<(), String> {
+    match backend {
+        None | Some("nftables") => {}
+        Some("iptables") => {
+            return Err("the iptables backend is not supported: leave backend out, or set it to \"nftables\"".to_owned());
+        }
+        Some(other) => return Err(format!("unrecognized backend {}", json::go_quote(other))),
+    }
+    let foreign: Vec<_> = foreign
+        .iter()
+        .filter(|(is_used, _)| *is_used)
+        .map(|(_, option)| *option)
+        .collect();
+    if foreign.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "nftables backend was requested but configuration contains iptables-specific options [{}]",
+        foreign.join(" ")
+    ))
+}
+
+fn mapping(entry: &Entry) -> Result<Mapping, String> {
+    let port = |port: i64, whose: &str| match u16::try_from(port) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("Invalid {whose} port number: {port}")),
+    };
+    let container_port = port(entry.containerport, "container")?;
+    let host_port = port(entry.hostport, "host")?;
+    let transport = match entry.protocol.to_lowercase().as_str() {
+        "tcp" => Transport::Tcp,
+        "udp" => Transport::Udp,
+        "sctp" => Transport::Sctp,
+        _ => {
+            let protocol = json::go_quote(&entry.protocol);
+            return Err(format!(
+                "invalid protocol {protocol} of host port {host_port}: it is none of tcp, udp, sctp"
+            ));
+        }
+    };
+    let host_ip = if entry.hostip.is_empty() {
+        None
+    } else {
+        let ip = parse_ip(&entry.hostip);
+        Some(ip.map_err(|error| format!("invalid hostIP of host port {host_port}: {error}"))?)
+    };
+    Ok(Mapping {
+        transport,
+        host_port,
+        container_port,
+        host_ip: host_ip.filter(|ip| !ip.is_unspecified()),
+        only_v4: host_ip.map(|ip| ip.is_ipv4()),
+    })
+}
+
+/// The first address of each family that is not known to be another interface's.
+fn addresses(call: &Call, previous: &CniResult) -> Vec<IpAddr> {
+    let is_elsewhere = |index: u32| {
+        let interface = usize::try_from(index).ok();
+        let interface = interface.and_then(|index| previous.interfaces.get(index));
+        interface.is_some_and(|i| i.name != call.ifname || i.sandbox.is_empty())
+    };
+    let mut found: Vec<IpAddr> = Vec::new();
+    for ip in &previous.ips {
+        let address = ip.address.addr();
+        let has_one = found
+            .iter()
+            .any(|other| other.is_ipv4() == address.is_ipv4());
+        if !has_one && !ip.interface.is_some_and(is_elsewhere) {
+            found.push(address);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Version;
+    use serde_json::{Value, json};
+
+    fn parse(more: Value) -> Result<Config, String> {
+        let mut config = more;
+        config["name"] = "net".into();
+        let call = Call {
+            container_id: "a".to_owned(),
+            netns: "/x".to_owned(),
+            ifname: "eth0".to_owned(),
+            args: String::new(),
+            path: Vec::new(),
+            stdin: config.to_string().into_bytes(),
+            version: Version::V1_0_0,
+        };
+        Config::parse(&call).map_err(|error| error.msg)
+    }
+
+    fn mapped(entry: Value) -> Result<Config, String> {
+        parse(json!({"runtimeConfig": {"portMappings": [entry]}}))
+    }
+
+    #[test]
+    fn faults_have_the_references_words_where_it_has_some() {
+        let fault = |config: Value| parse(config).unwrap_err();
+        assert_eq!(
+            fault(json!({"markMasqBit": 3, "externalSetMarkChain": "X"})),
+            "Cannot specify externalSetMarkChain and markMasqBit"
+        );
+        assert_eq!(
+            fault(json!({"markMasqBit": 32})),
+            "MasqMarkBit must be between 0 and 31"
+        );
+        assert_eq!(fault(json!({"backend": "x"})), "unrecognized backend \"x\"");
+        let iptables = json!({"externalSetMarkChain": "KUBE-MARK-MASQ", "conditionsV4": ["!", "-d", "10.0.0.0/8"]});
+        assert_eq!(
+            fault(iptables),
+            "nftables backend was requested but configuration contains iptables-specific options [externalSetMarkChain conditionsV4]"
+        );
+        let fault = |entry: Value| mapped(entry).unwrap_err();
+        let entry = json!({"hostPort": 80, "containerPort": 0, "protocol": "tcp"});
+        assert_eq!(fault(entry), "Invalid container port number: 0");
+        let entry = json!({"hostPort": 65536, "containerPort": 1, "protocol": "tcp"});
+        assert_eq!(fault(entry), "Invalid host port number: 65536");
+        let entry = json!({"hostPort": 80, "containerPort": 1, "protocol": "dccp"});
+        assert_eq!(
+            fault(entry),
+            "invalid protocol \"dccp\" of host port 80: it is none of tcp, udp, sctp"
+        );
+        let entry = json!({"hostPort": 80, "containerPort": 1, "protocol": "tcp", "hostIP": "x"});
+        assert_eq!(
+            fault(entry),
+            "invalid hostIP of host port 80: invalid IP address: x"
+        );
+    }
+
+    #[test]
+    fn an_unspecified_address_of_the_host_names_a_family() {
+        let families = |host_ip: &str| {
+            let entry =
+                json!({"hostPort": 80, "containerPort": 1, "protocol": "UDP", "hostIP": host_ip});
+            let config = mapped(entry).unwrap();
+            let mapping = config.mappings[0];
+            (
+                mapping.host_ip.is_some(),
+                [true, false].map(|v4| mapping.is_for(v4)),
+            )
+        };
+        assert_eq!(families(""), (false, [true, true]));
+        assert_eq!(families("0.0.0.0"), (false, [true, false]));
+        assert_eq!(families("::"), (false, [false, true]));
+        assert_eq!(families("127.0.0.1"), (true, [true, false]));
+        assert_eq!(families("fd00::1"), (true, [false, true]));
+    }
+
+    #[test]
+    fn the_containers_addresses_are_those_of_its_interface() {
+        let config = parse(json!({"prevResult": {
+            "interfaces": [{"name": "cni0"}, {"name": "eth0", "sandbox": "/x"}, {"name": "eth1", "sandbox": "/x"}],
+            "ips": [
+                {"address": "10.0.0.1/24", "interface": 0},
+                {"address": "10.0.1.1/24", "interface": 2},
+                {"address": "10.0.2.1/24", "interface": 1},
+                {"address": "10.0.3.1/24", "interface": 1},
+                {"address": "fd00::1/64"},
+            ],
+        }}));
+        let addresses = config.unwrap().addresses;
+        assert_eq!(
+            addresses,
+            [
+                "10.0.2.1".parse::<IpAddr>().unwrap(),
+                "fd00::1".parse().unwrap()
+            ]
+        );
+    }
+}

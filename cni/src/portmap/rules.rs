@@ -1,0 +1,364 @@
+//! The rules in the kernel, in the layout of the reference's nftables backend.
+//!
+//! A table `cni_hostport` for each family. Of packets to one of the host's own addresses, those that come by
+//! `prerouting` or `output` go through `hostports_all` to `hostports`, which has a rule for each mapping, and
+//! to `hostip_hostports`, where earlier versions of the reference kept some of them. `masquerading` has rules
+//! for each container. A rule's comment is the container's id, by which the reference finds what is to be
+//! deleted; network and interface are in the rule's tag, where the reference has nothing.
+
+use std::{
+    io::Write as _,
+    net::{IpAddr, Ipv4Addr},
+    process::{Command, Stdio},
+};
+
+use super::config::Config;
+use crate::netlink::{
+    NetlinkError,
+    nft::{
+        Base, Batch, Chain, Expr, Family, Hook, Label, MAX_COMMENT, Nft, Place, Rule, Table,
+        expr::{self, Side},
+    },
+};
+
+const ALL: &str = "hostports_all";
+const BY_ADDRESS: &str = "hostip_hostports";
+const ANY: &str = "hostports";
+const MASQUERADING: &str = "masquerading";
+const ENTRANCES: [(&str, Hook); 2] = [("prerouting", Hook::Prerouting), ("output", Hook::Output)];
+/// The chains with rules of containers.
+const OWNED: [&str; 3] = [ANY, BY_ADDRESS, MASQUERADING];
+
+/// Somebody else changed the rules between the look and the change: so often it is tried again.
+const ATTEMPTS: u32 = 20;
+
+fn table(v4: bool) -> Table<'static> {
+    Table {
+        family: if v4 { Family::Ip } else { Family::Ip6 },
+        name: "cni_hostport",
+    }
+}
+
+fn nat(hook: Hook) -> Base {
+    let priority = if hook == Hook::Postrouting { 100 } else { -100 };
+    Base {
+        kind: "nat",
+        hook,
+        priority,
+        policy: false,
+    }
+}
+
+/// What a rule's tag says behind network and interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// For one address of the host: these come first.
+    OneAddress,
+    /// For all of them.
+    AnyAddress,
+    Masquerade,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::OneAddress => "one",
+            Self::AnyAddress => "any",
+            Self::Masquerade => "snat",
+        }
+    }
+}
+
+/// The attachment whose rules are meant.
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    comment: String,
+    /// Network and interface. Names of networks may be longer than tags.
+    place: String,
+}
+
+impl Owner {
+    pub(super) fn new(network: &str, container_id: &str, ifname: &str) -> Self {
+        const NETWORK: usize = 95;
+        // Both are ASCII.
+        let first = |text: &str, length| text.get(..length).unwrap_or(text).to_owned();
+        Self {
+            comment: first(container_id, MAX_COMMENT),
+            place: format!("{}/{ifname}", first(network, NETWORK)),
+        }
+    }
+
+    fn tag(&self, kind: Kind) -> String {
+        format!("{}/{}", self.place, kind.as_str())
+    }
+
+    /// A rule without tag is the reference's, and all that it tells is the container.
+    fn owns(&self, rule: &Rule) -> bool {
+        rule.comment == self.comment && (rule.tag.is_empty() || place(rule) == self.place)
+    }
+}
+
+fn place(rule: &Rule) -> &str {
+    rule.tag.rsplit_once('/').map_or("", |(place, _)| place)
+}
+
+/// Makes the rules for the container's addresses in place of those that it has.
+pub(super) fn forward(nft: &mut Nft, config: &Config, owner: &Owner) -> Result<(), NetlinkError> {
+    retry(|| {
+        let mut batch = Batch::default();
+        for address in &config.addresses {
+            add_base(&mut batch, config, address.is_ipv4());
+            let before = delete_owned(nft, &mut batch, address.is_ipv4(), |rule| owner.owns(rule))?;
+            add_rules(&mut batch, config, owner, *address, &before);
+        }
+        nft.apply(batch)
+    })
+}
+
+fn retry(attempt: impl FnMut() -> Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+    let mut attempts = std::iter::repeat_with(attempt).take(ATTEMPTS as usize);
+    let mut outcome = Ok(());
+    for tried in &mut attempts {
+        outcome = tried;
+        if !outcome.as_ref().is_err_and(NetlinkError::is_not_found) {
+            break;
+        }
+    }
+    outcome
+}
+
+/// What all containers share.
+fn add_base(batch: &mut Batch, config: &Config, v4: bool) {
+    let table = table(v4);
+    batch.add_table(table, Some("CNI portmap plugin"));
+    for name in [ANY, BY_ADDRESS, ALL] {
+        batch.add_chain(table.chain(name), None, None);
+    }
+    batch.flush_chain(table.chain(ALL));
+    for name in [BY_ADDRESS, ANY] {
+        batch.add_rule(table.chain(ALL), vec![expr::jump(name)], None);
+    }
+    for (name, hook) in ENTRANCES {
+        let entrance = table.chain(name);
+        batch.add_chain(entrance, Some(nat(hook)), None);
+        if config.conditions(v4).is_empty() {
+            batch.flush_chain(entrance);
+            let mut rule = expr::destination_is_local();
+            rule.push(expr::jump(ALL));
+            batch.add_rule(entrance, rule, None);
+        }
+    }
+    if config.snat {
+        let chain = table.chain(MASQUERADING);
+        batch.add_chain(chain, Some(nat(Hook::Postrouting)), None);
+    }
+}
+
+/// Returns the rules for mappings that stay.
+fn delete_owned(
+    nft: &mut Nft,
+    batch: &mut Batch,
+    v4: bool,
+    is_chosen: impl Fn(&Rule) -> bool,
+) -> Result<Vec<Rule>, NetlinkError> {
+    let mut stay = Vec::new();
+    for name in OWNED {
+        let chain = table(v4).chain(name);
+        for rule in nft.rules(chain)? {
+            if is_chosen(&rule) {
+                batch.delete_rule(chain, rule.handle);
+            } else {
+                stay.push(rule);
+            }
+        }
+    }
+    Ok(stay)
+}
+
+fn add_rules(batch: &mut Batch, config: &Config, owner: &Owner, address: IpAddr, others: &[Rule]) {
+    let v4 = address.is_ipv4();
+    let table = table(v4);
+    let hostports = table.chain(ANY);
+    // Of two containers with one port the later counts: the earlier one may be gone without a DEL. And what
+    // is for one address of the host counts before what is for all of them.
+    let one = owner.tag(Kind::OneAddress);
+    let is_for_one = |rule: &Rule| rule.tag.ends_with("/one");
+    let mut others = others.iter().filter(|rule| rule.chain == ANY);
+    let any_place = others
+        .find(|rule| !is_for_one(rule))
+        .map_or(Place::Last, |rule| Place::Before(rule.handle));
+    let any = owner.tag(Kind::AnyAddress);
+    let label = |tag| Label {
+        comment: &owner.comment,
+        tag,
+    };
+    let dnat = |mapping: &super::config::Mapping| {
+        let mut rule = expr::destination_port(mapping.transport, mapping.host_port);
+        rule.extend(expr::dnat(address, mapping.container_port));
+        rule
+    };
+    for mapping in config.mappings(v4) {
+        if mapping.host_ip.is_none() {
+            batch.place_rule(hostports, dnat(mapping), any_place, label(&any));
+        }
+    }
+    // Each at the front, so the last one first.
+    for mapping in config.mappings(v4).rev() {
+        if let Some(ip) = mapping.host_ip {
+            let mut rule = expr::address_of_family(Side::Destination, ip);
+            rule.extend(dnat(mapping));
+            batch.place_rule(hostports, rule, Place::First, label(&one));
+        }
+    }
+    let tag = owner.tag(Kind::Masquerade);
+    for rule in masquerades(config, address) {
+        batch.place_rule(table.chain(MASQUERADING), rule, Place::Last, label(&tag));
+    }
+}
+
+/// A connection of the container to itself, or of the host from 127.0.0.1, is not answered to where it came
+/// from unless it seems to come from the host.
+fn masquerades(config: &Config, address: IpAddr) -> Vec<Vec<Expr>> {
+    if !config.snat {
+        return Vec::new();
+    }
+    let mut sources = vec![Some(address)];
+    if config.masquerade_all {
+        sources = vec![None];
+    } else if address.is_ipv4() {
+        sources.push(Some(Ipv4Addr::LOCALHOST.into()));
+    }
+    let rule = |source: Option<IpAddr>| {
+        let source = source.map(|source| expr::address_of_family(Side::Source, source));
+        let mut rule = source.unwrap_or_default();
+        rule.extend(expr::address_of_family(Side::Destination, address));
+        rule.push(expr::masquerade());
+        rule
+    };
+    sources.into_iter().map(rule).collect()
+}
+
+/// Sets the conditions of a family, which are in `nft`'s language, with the help of `nft`.
+pub(super) fn set_conditions(conditions: &[String], v4: bool) -> Result<(), String> {
+    let table = table(v4);
+    let conditions = conditions.join(" ");
+    let script: String = ENTRANCES
+        .iter()
+        .map(|(name, _)| {
+            let chain = table.chain(name);
+            format!("flush chain {chain}\nadd rule {chain} {conditions} fib daddr type local jump {ALL}\n")
+        })
+        .collect();
+    let run = || {
+        let mut nft = Command::new("nft")
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = nft.stdin.take() {
+            stdin.write_all(script.as_bytes())?;
+        }
+        nft.wait_with_output()
+    };
+    let output = run().map_err(|error| format!("conditions need the program nft: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!(
+        "nft refuses the conditions {conditions:?}: {}",
+        stderr.trim()
+    ))
+}
+
+/// Deletes an attachment's rules.
+pub(super) fn unforward(nft: &mut Nft, owner: &Owner) -> Result<(), NetlinkError> {
+    delete(nft, |rule| owner.owns(rule))
+}
+
+/// Deletes the rules of a network's attachments but the valid ones.
+pub(super) fn collect_garbage(
+    nft: &mut Nft,
+    network: &str,
+    valid: &[(String, String)],
+) -> Result<(), NetlinkError> {
+    let valid: Vec<_> = valid
+        .iter()
+        .map(|(id, ifname)| Owner::new(network, id, ifname))
+        .collect();
+    let here = Owner::new(network, "", "").place;
+    delete(nft, |rule| {
+        place(rule).starts_with(&here) && !valid.iter().any(|owner| owner.owns(rule))
+    })
+}
+
+fn delete(nft: &mut Nft, is_chosen: impl Fn(&Rule) -> bool) -> Result<(), NetlinkError> {
+    let mut emptied = Vec::new();
+    retry(|| {
+        emptied.clear();
+        let mut batch = Batch::default();
+        for v4 in [true, false] {
+            let mut of_family = Batch::default();
+            let stay = delete_owned(nft, &mut of_family, v4, &is_chosen)?;
+            if stay.is_empty() && !of_family.is_empty() {
+                emptied.push(v4);
+            }
+            batch.append(of_family);
+        }
+        nft.apply(batch)
+    })?;
+    emptied.into_iter().try_for_each(|v4| prune(nft, v4))
+}
+
+/// Deletes a table without mappings. Nothing happens if somebody has added one meanwhile, or has chains of
+/// his own in it.
+fn prune(nft: &mut Nft, v4: bool) -> Result<(), NetlinkError> {
+    let table = table(v4);
+    let existing = nft.chains(table)?;
+    let has = |name: &str| existing.iter().any(|chain| chain.name == name);
+    let entrances = ENTRANCES.map(|(name, _)| name);
+    let mut batch = Batch::default();
+    for name in entrances.into_iter().chain([ALL]).filter(|name| has(name)) {
+        batch.flush_chain(table.chain(name));
+    }
+    let chains = entrances.into_iter().chain([ALL]).chain(OWNED);
+    for name in chains.filter(|name| has(name)) {
+        batch.delete_unused_chain(table.chain(name));
+    }
+    batch.delete_unused_table(table);
+    match nft.apply(batch) {
+        Err(error) if error.is_busy() || error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+/// The first thing that is missing.
+pub(super) fn find_faults(
+    nft: &mut Nft,
+    config: &Config,
+    owner: &Owner,
+) -> Result<Option<String>, NetlinkError> {
+    for address in &config.addresses {
+        let v4 = address.is_ipv4();
+        let table = table(v4);
+        let mut count = |chain: Chain<'_>| -> Result<usize, NetlinkError> {
+            let rules = nft.rules(chain)?;
+            Ok(rules.iter().filter(|rule| owner.owns(rule)).count())
+        };
+        let forwarding = count(table.chain(ANY))? + count(table.chain(BY_ADDRESS))?;
+        let missing = |chain: &str| format!("missing hostport rules in {chain:?} chain");
+        if forwarding < config.mappings(v4).count() {
+            return Ok(Some(missing(ANY)));
+        }
+        if count(table.chain(MASQUERADING))? < masquerades(config, *address).len() {
+            return Ok(Some(missing(MASQUERADING)));
+        }
+        for (name, _) in ENTRANCES {
+            if nft.rules(table.chain(name))?.is_empty() {
+                return Ok(Some(missing(name)));
+            }
+        }
+    }
+    Ok(None)
+}
