@@ -9,56 +9,16 @@ use std::{
 };
 
 use podplane_cni::{
-    Attachment, CniResult, Runtime, host_local,
+    Attachment, Runtime,
     netlink::{Bridge, Netlink, Request},
     netns, sysctl,
 };
 use serde_json::{Value, json};
-use support::{DEBIAN, World, attachment, exchange, list, our_plugins, require};
-
-fn config(world: &World, version: &str, bridge: &Value, ipam: &Value) -> Value {
-    let mut plugin = json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": {"type": "host-local"}});
-    plugin["ipam"]["dataDir"] = world.path("networks").to_str().unwrap().into();
-    for (key, value) in bridge.as_object().unwrap() {
-        plugin[key] = value.clone();
-    }
-    for (key, value) in ipam.as_object().unwrap() {
-        plugin["ipam"][key] = value.clone();
-    }
-    json!({"cniVersion": version, "name": "net", "plugins": [plugin]})
-}
-
-fn v4() -> Value {
-    json!({"ranges": [[{"subnet": "10.244.1.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]})
-}
-
-fn dual() -> Value {
-    json!({
-        "ranges": [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:1::/64"}]],
-        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
-    })
-}
-
-fn node(runtime: &Runtime) -> &Path {
-    runtime.node_netns.as_deref().unwrap()
-}
-
-/// The leases of the network.
-fn leases(world: &World) -> usize {
-    host_local::usage(&world.path("networks/net"))
-        .unwrap()
-        .len()
-}
-
-/// The names of the node's links but `lo`.
-fn links(runtime: &Runtime) -> Vec<String> {
-    let links = Netlink::open_in(node(runtime)).unwrap().links().unwrap();
-    links
-        .into_iter()
-        .map(|link| link.name)
-        .filter(|name| name != "lo")
-        .collect()
-}
+use support::{
+    DEBIAN, World, attachment, exchange, list,
+    network::{config, dual, ip, leases, links, node, v4},
+    our_plugins, require,
+};
 
 /// Waits until an IPv6 address is not tentative any more: the reference asks whether somebody has it.
 fn wait_until_usable(netns: &Path, link: &str, address: std::net::IpAddr) {
@@ -75,10 +35,6 @@ fn wait_until_usable(netns: &Path, link: &str, address: std::net::IpAddr) {
         assert!(Instant::now() < deadline, "{address} is still tentative");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-fn ip(result: &CniResult, n: usize) -> std::net::IpAddr {
-    result.ips[n].address.addr()
 }
 
 /// Two pods on a node: they reach each other and the gateway, and nothing is left of them.

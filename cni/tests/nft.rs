@@ -3,16 +3,13 @@
 
 mod support;
 
-use std::{net::IpAddr, path::Path, process::Command};
+use std::{net::IpAddr, path::Path};
 
-use podplane_cni::{
-    netlink::nft::{
-        Base, Batch, Chain, Expr, Family, Hook, Nft, Table,
-        expr::{self, Side, Transport},
-    },
-    netns,
+use podplane_cni::netlink::nft::{
+    Base, Batch, Chain, Expr, Family, Hook, Nft, Table,
+    expr::{self, Side, Transport},
 };
-use support::{World, require};
+use support::{World, require, run_in};
 
 const TABLE: Table<'_> = Table {
     family: Family::Inet,
@@ -22,14 +19,7 @@ const BASE: Chain<'_> = TABLE.chain("postrouting");
 const REGULAR: Chain<'_> = TABLE.chain("checks");
 
 fn nft(netns: &Path, args: &[&str]) -> String {
-    let output = netns::in_netns(netns, || Command::new("nft").args(args).output()).unwrap();
-    let output = output.unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
+    run_in(netns, "nft", args)
 }
 
 fn ip(text: &str) -> IpAddr {

@@ -25,6 +25,10 @@ const PACKAGES: &[Package] = &[
         file: "/usr/sbin/ip",
     },
     Package {
+        name: "iptables",
+        file: "/usr/sbin/iptables-legacy",
+    },
+    Package {
         name: "nftables",
         file: "/usr/sbin/nft",
     },

@@ -20,7 +20,6 @@ fn failed(error: &NetlinkError) -> CniError {
 /// Finds or makes the bridge, and sets it up.
 pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Link, CniError> {
     let name = config.bridge.as_str();
-    let mut is_new = false;
     let mut ensure = || {
         if let Some(link) = netlink.link(name)? {
             return Ok(Some(link));
@@ -33,14 +32,17 @@ pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Li
         };
         match netlink.execute([Request::create_bridge(&bridge)]) {
             Err(error) if error.is_exists() => {} // Another ADD was faster.
-            other => {
-                other?;
-                is_new = true;
-            }
+            other => other?,
         }
         netlink.link(name)
     };
-    let bridge = ensure().map_err(|error| failed(&error))?;
+    let bridge =
+        ensure().map_err(
+            |error| match error.is_unsupported() && config.vlans.filtering {
+                true => CniError::internal(format!("failed to create bridge {name:?}: {NO_VLANS}")),
+                false => failed(&error),
+            },
+        )?;
     let bridge = bridge
         .ok_or_else(|| CniError::internal(format!("could not lookup {name:?}: Link not found")))?;
     if bridge.kind != "bridge" {
@@ -48,14 +50,6 @@ pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Li
             "failed to create bridge {name:?}: {name:?} already exists but is not a bridge"
         );
         return Err(CniError::internal(msg));
-    }
-    if config.vlans.filtering && bridge.vlan_filtering.is_none() {
-        if is_new {
-            _ = netlink.execute([Request::delete_link(bridge.index)]);
-        }
-        return Err(CniError::internal(format!(
-            "vlan and vlanTrunk cannot be served on bridge {name:?}: this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING)"
-        )));
     }
     accept_no_router_advertisements(name);
     let mut requests = Vec::new();
@@ -86,15 +80,21 @@ pub(super) fn configure_port(
     configure_vlans(netlink, &config.vlans, port)
 }
 
+/// For a kernel that says no more than that the operation is not supported.
+const NO_VLANS: &str = "vlan and vlanTrunk cannot be served: this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING)";
+
 fn configure_vlans(netlink: &mut Netlink, vlans: &Vlans, port: &Link) -> Result<(), CniError> {
     if vlans.access.is_none() && vlans.trunk.is_empty() {
         return Ok(());
     }
     let wrong = |what: &str, error: &NetlinkError| {
+        let why = match error.is_unsupported() {
+            true => NO_VLANS.to_owned(),
+            false => text(error),
+        };
         CniError::internal(format!(
-            "failed to {what} on interface {:?}: {}",
-            port.name,
-            text(error)
+            "failed to {what} on interface {:?}: {why}",
+            port.name
         ))
     };
     if !vlans.keep_default {

@@ -46,8 +46,6 @@ pub struct Link {
     pub is_isolated: bool,
     /// For a veth: the index of its peer, in the peer's namespace.
     pub peer: Option<u32>,
-    /// As a bridge: whether it tells its ports apart by VLAN; none where the kernel cannot.
-    pub vlan_filtering: Option<bool>,
 }
 
 impl Link {
@@ -63,12 +61,6 @@ impl Link {
             LinkInfo::PortData(InfoPortData::BridgePort(options)) => {
                 self.is_hairpin = options.contains(&InfoBridgePort::HairpinMode(true));
                 self.is_isolated = options.contains(&InfoBridgePort::Isolated(true));
-            }
-            LinkInfo::Data(InfoData::Bridge(options)) => {
-                self.vlan_filtering = options.iter().find_map(|option| match option {
-                    InfoBridge::VlanFiltering(is_on) => Some(*is_on),
-                    _ => None,
-                });
             }
             _ => {}
         }
@@ -420,7 +412,6 @@ pub(super) fn decode(message: RouteNetlinkMessage) -> Option<Link> {
         is_hairpin: false,
         is_isolated: false,
         peer: None,
-        vlan_filtering: None,
     };
     for attribute in message.attributes {
         match attribute {

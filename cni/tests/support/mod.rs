@@ -7,6 +7,7 @@
 )]
 
 pub(crate) mod bench;
+pub(crate) mod network;
 
 use std::{
     fs,
@@ -39,6 +40,10 @@ pub(crate) fn require(needs: &[&str]) -> bool {
             "cni-plugins" => (
                 Path::new(DEBIAN).join("host-local").exists(),
                 "apt-get install containernetworking-plugins",
+            ),
+            "iptables" => (
+                Path::new("/usr/sbin/iptables-legacy").exists(),
+                "apt-get install iptables",
             ),
             "nftables" => (
                 Path::new("/usr/sbin/nft").exists(),
@@ -217,4 +222,13 @@ pub(crate) fn exchange(from: &Path, to: &Path, address: IpAddr) {
         (&buffer[..n], answerer.ip()),
         (b"answer".as_slice(), address)
     );
+}
+
+/// What a program of others prints, run in a namespace. It must succeed.
+pub(crate) fn run_in(netns: &Path, program: &str, args: &[&str]) -> String {
+    let output = netns::in_netns(netns, || Command::new(program).args(args).output());
+    let output = output.unwrap().unwrap();
+    let (stdout, stderr) = (output.stdout, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{program} {args:?}: {stderr}");
+    String::from_utf8(stdout).unwrap()
 }

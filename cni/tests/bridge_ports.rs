@@ -1,0 +1,482 @@
+//! What bridge does to its ports: checks of hardware addresses, isolation, hairpin, VLANs; and how it compares with Debian's.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "what this kernel has must be seen")]
+
+mod support;
+
+use std::{
+    net::{IpAddr, UdpSocket},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use podplane_cni::{
+    CniResult, Runtime, ValidAttachment,
+    netlink::{Netlink, Request},
+    netns, sysctl,
+};
+use serde_json::{Value, json};
+use support::{
+    DEBIAN, World, attachment, exchange, list,
+    network::{config, dual, ip, leases, links, node, v4},
+    our_plugins, require, run_in,
+};
+
+/// Whether a datagram from one namespace arrives at an address in another.
+fn arrives(from: &Path, to: &Path, address: IpAddr) -> bool {
+    let bind = |netns: &Path, ip: &str| {
+        let bound = netns::in_netns(netns, || UdpSocket::bind((ip, 0)));
+        bound.unwrap().unwrap()
+    };
+    let (server, client) = (bind(to, &address.to_string()), bind(from, "0.0.0.0"));
+    server
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    // What cannot be sent, since nobody answers the question for the address, does not arrive either.
+    _ = client.send_to(b"ask", server.local_addr().unwrap());
+    server.recv_from(&mut [0; 8]).is_ok()
+}
+
+fn set_mac(netns: &Path, mac: &[u8]) {
+    let mut inside = Netlink::open_in(netns).unwrap();
+    let eth0 = inside.link("eth0").unwrap().unwrap().index;
+    inside.execute([Request::mac(eth0, mac)]).unwrap();
+}
+
+fn chains(runtime: &Runtime) -> usize {
+    let shown = run_in(node(runtime), "nft", &["list", "ruleset"]);
+    shown.matches("chain cni-br-iface-").count()
+}
+
+#[test]
+fn frames_with_another_sender_are_dropped() {
+    if !require(&["root", "nftables"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let checked = list(&config(
+        &world,
+        "1.1.0",
+        &json!({"macspoofchk": true}),
+        &v4(),
+    ));
+    let (a, b) = (world.netns("a"), world.netns("b"));
+    let result = runtime.add(&checked, &attachment("a", &a)).unwrap();
+    let to = ip(&runtime.add(&checked, &attachment("b", &b)).unwrap(), 0);
+    exchange(&a, &b, to);
+    assert_eq!(chains(&runtime), 4);
+    set_mac(&a, &[2, 0, 0, 0, 0, 0x66]);
+    assert!(!arrives(&a, &b, to), "a frame that lies about its sender");
+    let own = podplane_cni::netlink::parse_mac(&result.interfaces[2].mac).unwrap();
+    set_mac(&a, &own);
+    exchange(&a, &b, to);
+
+    // GC of the network takes the rules of what is not valid, and no others.
+    let forgetful = Runtime {
+        cache_dir: world.path("empty"),
+        ..runtime.clone()
+    };
+    let valid = [ValidAttachment {
+        container_id: "b".to_owned(),
+        ifname: "eth0".to_owned(),
+    }];
+    forgetful.gc(&checked, Some(&valid)).unwrap();
+    assert_eq!(chains(&runtime), 2);
+    netns::remove(&b).unwrap();
+    runtime.del(&checked, &attachment("b", &b)).unwrap();
+    runtime.del(&checked, &attachment("a", &a)).unwrap();
+    assert_eq!(chains(&runtime), 0);
+    let left = run_in(node(&runtime), "nft", &["list", "ruleset"]);
+    assert!(!left.contains("macspoofchk"), "{left}");
+}
+
+#[test]
+fn the_check_of_senders_is_debians_and_either_takes_the_others_back() {
+    if !require(&["root", "cni-plugins", "nftables"]) {
+        return;
+    }
+    let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
+    let shown = [(&debians, &ours), (&ours, &debians)].map(|(adds, deletes)| {
+        let world = World::new();
+        let mut runtime = world.runtime(&[adds]);
+        let checked = list(&config(
+            &world,
+            "1.0.0",
+            &json!({"macspoofchk": true}),
+            &v4(),
+        ));
+        let a = world.netns("a");
+        let result = runtime.add(&checked, &attachment("a", &a)).unwrap();
+        let shown = run_in(node(&runtime), "nft", &["list", "ruleset"]);
+        // Ours says in a comment whose network it is.
+        let shown = shown.replace("\t\tcomment \"net: net\"\n", "");
+        let shown = shown.replace(&result.interfaces[1].name, "PORT");
+        runtime.bin_dirs = vec![deletes.clone()];
+        runtime.del(&checked, &attachment("a", &a)).unwrap();
+        assert_eq!(chains(&runtime), 0);
+        shown.replace(&result.interfaces[2].mac, "MAC")
+    });
+    assert_eq!(shown[0], shown[1]);
+}
+
+#[test]
+fn isolated_ports_reach_the_gateway_only() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let network = list(&config(
+        &world,
+        "1.0.0",
+        &json!({"portIsolation": true}),
+        &v4(),
+    ));
+    let (a, b) = (world.netns("a"), world.netns("b"));
+    let result = runtime.add(&network, &attachment("a", &a)).unwrap();
+    let to = ip(&runtime.add(&network, &attachment("b", &b)).unwrap(), 0);
+    exchange(&a, node(&runtime), result.ips[0].gateway.unwrap());
+    assert!(!arrives(&a, &b, to));
+}
+
+#[test]
+fn a_pod_without_an_ipam_plugin_is_pure_layer_2() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let mut network = config(&world, "1.0.0", &json!({"isGateway": false}), &json!({}));
+    network["plugins"][0]["ipam"] = json!({});
+    let a = world.netns("a");
+    let result = runtime.add(&list(&network), &attachment("a", &a)).unwrap();
+    assert_eq!(result.ips, []);
+    let link = |netns: &Path| {
+        Netlink::open_in(netns)
+            .unwrap()
+            .link("eth0")
+            .unwrap()
+            .unwrap()
+    };
+    assert!(link(&a).is_up);
+    network["plugins"][0]["disableContainerInterface"] = true.into();
+    let b = world.netns("b");
+    runtime.add(&list(&network), &attachment("b", &b)).unwrap();
+    assert!(!link(&b).is_up);
+    network["plugins"][0]["ipam"] = json!({"type": "host-local"});
+    let refused = runtime.add(&list(&network), &attachment("c", &world.netns("c")));
+    let refused = refused.unwrap_err();
+    assert_eq!(
+        refused.cni_error().unwrap().msg,
+        "cannot use IPAM when DisableContainerInterface flag is set"
+    );
+}
+
+/// Whether bridges tell ports apart by VLAN in this kernel.
+fn has_vlan_filtering(world: &World) -> bool {
+    let netns = world.netns("probe");
+    let add = [
+        "link",
+        "add",
+        "probe",
+        "type",
+        "bridge",
+        "vlan_filtering",
+        "1",
+    ];
+    let added = netns::in_netns(&netns, || Command::new("ip").args(add).output());
+    let has = added.unwrap().unwrap().status.success();
+    println!(
+        "VLAN filtering of bridges: {}",
+        if has { "seen" } else { "not in this kernel" }
+    );
+    has
+}
+
+/// VLANs of the node's ports as `bridge` shows them: id and flags.
+fn vlans(runtime: &Runtime, port: &str) -> Vec<(u64, Vec<String>)> {
+    let shown = run_in(
+        node(runtime),
+        "bridge",
+        &["-j", "vlan", "show", "dev", port],
+    );
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let vlans = shown[0]["vlans"].as_array().unwrap().iter();
+    let flags = |vlan: &Value| serde_json::from_value(vlan["flags"].clone()).unwrap_or_default();
+    vlans
+        .map(|vlan| (vlan["vlan"].as_u64().unwrap(), flags(vlan)))
+        .collect()
+}
+
+#[test]
+fn vlans_are_served_or_refused() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let has = has_vlan_filtering(&world);
+    let add = |name: &str, bridge: Value| {
+        let network = list(&config(&world, "1.0.0", &bridge, &v4()));
+        runtime.add(&network, &attachment(name, &world.netns(name)))
+    };
+    let access = json!({"vlan": 5, "preserveDefaultVlan": false});
+    let trunk = json!({"isGateway": false, "vlanTrunk": [{"minID": 7, "maxID": 8}, {"id": 3}]});
+    if !has {
+        for (name, bridge) in [("a", access), ("b", trunk)] {
+            let error = add(name, bridge).unwrap_err();
+            assert_eq!(
+                error.cni_error().unwrap().msg,
+                "failed to create bridge \"cni0\": vlan and vlanTrunk cannot be served: this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING)"
+            );
+        }
+        assert_eq!((leases(&world), links(&runtime)), (0, Vec::<String>::new()));
+        // A bridge that is there already.
+        run_in(
+            node(&runtime),
+            "ip",
+            &["link", "add", "cni0", "type", "bridge"],
+        );
+        let error = add("c", json!({"vlan": 5})).unwrap_err();
+        let msg = &error.cni_error().unwrap().msg;
+        assert!(
+            msg.starts_with("failed to setup vlan tag on interface"),
+            "{msg}"
+        );
+        assert!(msg.contains("CONFIG_BRIDGE_VLAN_FILTERING"), "{msg}");
+        assert_eq!(
+            (leases(&world), links(&runtime)),
+            (0, vec!["cni0".to_owned()])
+        );
+        return;
+    }
+    let names = |vlans: &[&str]| vlans.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let result = add("a", access.clone()).unwrap();
+    assert_eq!(result.interfaces[3].name, "cni0.5");
+    let expected = [(5, names(&["PVID", "Egress Untagged"]))];
+    assert_eq!(vlans(&runtime, &result.interfaces[1].name), expected);
+    exchange(
+        &world.path("netns/a"),
+        node(&runtime),
+        result.ips[0].gateway.unwrap(),
+    );
+    let second = add("b", access).unwrap();
+    exchange(
+        &world.path("netns/a"),
+        &world.path("netns/b"),
+        ip(&second, 0),
+    );
+    let apart = add("c", json!({"isGateway": false, "vlan": 6})).unwrap();
+    assert!(!arrives(
+        &world.path("netns/a"),
+        &world.path("netns/c"),
+        ip(&apart, 0)
+    ));
+    let trunk = add("d", trunk).unwrap();
+    let found = vlans(&runtime, &trunk.interfaces[1].name);
+    assert_eq!(
+        found.iter().map(|vlan| vlan.0).collect::<Vec<_>>(),
+        [1, 3, 7, 8]
+    );
+}
+
+#[test]
+fn vlans_that_cannot_be_are_refused_in_the_references_words() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let a = world.netns("a");
+    for (bridge, words) in [
+        (
+            json!({"vlan": 4095}),
+            "invalid VLAN ID 4095 (must be between 0 and 4094)",
+        ),
+        (
+            json!({"vlan": -1}),
+            "invalid VLAN ID -1 (must be between 0 and 4094)",
+        ),
+        (
+            json!({"vlanTrunk": [{"minID": 0, "maxID": 5}]}),
+            "incorrect trunk minID parameter",
+        ),
+        (
+            json!({"vlanTrunk": [{"minID": 1, "maxID": 4095}]}),
+            "incorrect trunk maxID parameter",
+        ),
+        (
+            json!({"vlanTrunk": [{"minID": 6, "maxID": 5}]}),
+            "minID is greater than maxID in trunk parameter",
+        ),
+        (
+            json!({"vlanTrunk": [{"maxID": 5}]}),
+            "minID and maxID should be configured simultaneously, minID is missing",
+        ),
+        (
+            json!({"vlanTrunk": [{"minID": 5}]}),
+            "minID and maxID should be configured simultaneously, maxID is missing",
+        ),
+        (
+            json!({"vlanTrunk": [{"id": 0}]}),
+            "incorrect trunk id parameter",
+        ),
+        (
+            json!({"vlan": 5, "vlanTrunk": [{"id": 6}]}),
+            "cannot set vlan and vlanTrunk at the same time",
+        ),
+    ] {
+        let network = list(&config(&world, "1.0.0", &bridge, &v4()));
+        let refused = runtime.add(&network, &attachment("a", &a)).unwrap_err();
+        assert_eq!(refused.cni_error().unwrap().msg, words, "{bridge}");
+    }
+    assert_eq!(links(&runtime), Vec::<String>::new());
+}
+
+/// The answers of `ip`, without what is different each time.
+fn seen(netns: &Path, args: &[&str]) -> Value {
+    const DIFFERENT: [&str; 16] = [
+        "address",
+        "bridge_id",
+        "designated_bridge",
+        "designated_root",
+        "id",
+        "ifindex",
+        "ifname",
+        "label",
+        "link",
+        "link_index",
+        "link_netnsid",
+        "master",
+        "preferred_life_time",
+        "root_id",
+        "stats64",
+        "valid_life_time",
+    ];
+    // We make one queue for each end, the reference one for each CPU; and Debian's version makes the queue's length 0, later ones the kernel's default.
+    // The gateway's IPv6 address is set without asking whether somebody has it.
+    const OURS: [&str; 4] = ["num_tx_queues", "num_rx_queues", "txqlen", "nodad"];
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(object) => {
+                object.retain(|key, _| {
+                    let key = key.as_str();
+                    !DIFFERENT.contains(&key) && !OURS.contains(&key) && !key.ends_with("_timer")
+                });
+                object.values_mut().for_each(strip);
+            }
+            Value::Array(items) => {
+                // An address that the kernel makes of the hardware address.
+                items.retain(|item| item["scope"] != "link" || item["family"] != "inet6");
+                items.iter_mut().for_each(strip);
+            }
+            _ => {}
+        }
+    }
+    let args = [&["-j", "-d"], args].concat();
+    let mut seen = serde_json::from_str(&run_in(netns, "ip", &args)).unwrap();
+    strip(&mut seen);
+    seen
+}
+
+fn wait_for_addresses(netns: &Path) {
+    // Debian's lets the bridge ask whether somebody has its IPv6 address.
+    let tentative = ["-6", "-o", "addr", "show", "scope", "global", "tentative"];
+    for _ in 0..500 {
+        if run_in(netns, "ip", &tentative).is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!(
+        "addresses stay tentative: {}",
+        run_in(netns, "ip", &tentative)
+    );
+}
+
+fn kernel_state(bin_dir: &Path, bridge: &Value, ipam: &Value) -> (Value, CniResult) {
+    let world = World::new();
+    let runtime = world.runtime(&[bin_dir]);
+    let a = world.netns("a");
+    let network = list(&config(&world, "1.0.0", bridge, ipam));
+    let mut result = runtime.add(&network, &attachment("a", &a)).unwrap();
+    let port = result.interfaces[1].name.clone();
+    wait_for_addresses(node(&runtime));
+    wait_for_addresses(&a);
+    let setting = |netns: &Path, key: &str| sysctl::read_in(netns, key).unwrap();
+    let state = json!({
+        "eth0": seen(&a, &["addr", "show", "eth0"]),
+        "bridge": seen(node(&runtime), &["addr", "show", "cni0"]),
+        "port": seen(node(&runtime), &["addr", "show", &port]),
+        "routes": [seen(&a, &["route"]), seen(&a, &["-6", "route", "show", "dev", "eth0"])],
+        "node's routes": seen(node(&runtime), &["route"]),
+        "settings": [
+            setting(&a, "net/ipv4/conf/eth0/arp_notify"),
+            setting(node(&runtime), "net/ipv4/ip_forward"),
+            setting(node(&runtime), "net/ipv6/conf/all/forwarding"),
+            setting(node(&runtime), "net/ipv6/conf/cni0/accept_ra"),
+            setting(node(&runtime), &format!("net/ipv6/conf/{port}/accept_ra")),
+        ],
+    });
+    for interface in &mut result.interfaces {
+        (interface.mac, interface.sandbox) = (String::new(), String::new());
+    }
+    result.interfaces[1].name = "PORT".to_owned();
+    (state, result)
+}
+
+#[test]
+fn the_kernel_is_left_as_debians_bridge_leaves_it() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    let v6 = json!({"ranges": [[{"subnet": "fd00:1::/64"}]]});
+    let hairpin = json!({"hairpinMode": true, "mtu": 1400});
+    for (bridge, ipam) in [
+        (json!({}), v4()),
+        (json!({}), dual()),
+        (json!({"isDefaultGateway": true, "promiscMode": true}), v6),
+        (json!({"isGateway": false}), v4()),
+        (hairpin, dual()),
+    ] {
+        let (ours, our_result) = kernel_state(&our_plugins(), &bridge, &ipam);
+        let (theirs, their_result) = kernel_state(Path::new(DEBIAN), &bridge, &ipam);
+        assert_eq!(our_result, their_result, "{bridge} {ipam}");
+        for (key, ours) in ours.as_object().unwrap() {
+            assert_eq!(*ours, theirs[key], "{key} of {bridge} {ipam}");
+        }
+    }
+}
+
+#[test]
+fn either_deletes_what_the_other_has_added() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
+    for (adds, deletes) in [(&debians, &ours), (&ours, &debians)] {
+        let world = World::new();
+        let mut runtime = world.runtime(&[adds]);
+        let network = list(&config(
+            &world,
+            "1.0.0",
+            &json!({"hairpinMode": true}),
+            &dual(),
+        ));
+        let a = world.netns("a");
+        runtime.add(&network, &attachment("a", &a)).unwrap();
+        runtime.bin_dirs = vec![deletes.clone()];
+        runtime.check(&network, &attachment("a", &a)).unwrap();
+        runtime.del(&network, &attachment("a", &a)).unwrap();
+        assert_eq!(
+            (leases(&world), links(&runtime)),
+            (0, vec!["cni0".to_owned()])
+        );
+        // And again, into the same namespace.
+        runtime.add(&network, &attachment("a", &a)).unwrap();
+        runtime.del(&network, &attachment("a", &a)).unwrap();
+        assert_eq!(Netlink::open_in(&a).unwrap().link("eth0").unwrap(), None);
+    }
+}
