@@ -206,7 +206,7 @@ impl World {
     fn scan(&self, scenario: &Scenario, command: &str) -> (usize, Vec<Tree>) {
         let mut left: Vec<Tree> = Vec::new();
         let mut kills = 0;
-        for (name, nth) in self.system_calls(scenario, command) {
+        for (name, nth, is_locked) in self.system_calls(scenario, command) {
             let inject = format!("inject={name}:signal=SIGKILL:when={nth}");
             let seen = self.traced(scenario, command, &["-o", "/dev/null", "-e", &inject]);
             if seen.code.is_some() {
@@ -215,8 +215,12 @@ impl World {
             kills += 1;
             let place = format!("{command} killed at {name} {nth}, {}", scenario.name);
             check_whole(scenario, &seen.tree, &place);
-            self.check_continuation(&self.scene, &self.ours, scenario, &seen.tree, &place);
-            if left.contains(&seen.tree) {
+            // Before the lock there is nothing that ours knows beside the directory and could be wrong.
+            let is_known = left.contains(&seen.tree);
+            if is_locked || !is_known {
+                self.check_continuation(&self.scene, &self.ours, scenario, &seen.tree, &place);
+            }
+            if is_known {
                 continue;
             }
             for program in [&self.ours, &self.debians] {
@@ -233,18 +237,21 @@ impl World {
         (kills, left)
     }
 
-    /// The system calls of a call that gets through: name, and the how manieth of that name.
-    fn system_calls(&self, scenario: &Scenario, command: &str) -> Vec<(String, usize)> {
+    /// The system calls of a call that gets through: name, the how manieth of that name, and whether the lock
+    /// has been asked for.
+    fn system_calls(&self, scenario: &Scenario, command: &str) -> Vec<(String, usize, bool)> {
         let log = self.home.path().join("strace");
         self.traced(scenario, command, &["-o", log.to_str().unwrap()]);
         let log = fs::read_to_string(log).unwrap();
         let names = log.lines().filter_map(|line| line.split_once('('));
         let mut times = BTreeMap::<_, usize>::new();
+        let mut is_locked = false;
         names
             .map(|(name, _)| {
                 let nth = times.entry(name).or_default();
                 *nth += 1;
-                (name.to_owned(), *nth)
+                is_locked |= name == "flock";
+                (name.to_owned(), *nth, is_locked)
             })
             .collect()
     }

@@ -50,13 +50,6 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         }),
     },
     Difference {
-        name: "directory that cannot be made",
-        why: "ours names the last directory of the path, the reference the first that is missing",
-        how: How::Answer(|_, theirs, ours| {
-            message(theirs).starts_with("mkdir ") && message(ours).starts_with("mkdir ")
-        }),
-    },
-    Difference {
         name: "commands without a container",
         why: "1.1.1 checks id and interface of every command",
         how: How::Instead(|step| {
