@@ -15,11 +15,12 @@ use crate::{
         container::{self, DuplicateDetection},
         enable_forwarding, veth,
     },
+    masquerade::{self, Backend},
     netlink::{Link, Netlink, NetlinkError, Request, Route, protocol},
     netns,
-    skel::{Call, Ipam, Plugin, previous_result, text},
+    skel::{Call, Ipam, Plugin, previous_result, text, valid_attachments},
     sysctl,
-    types::{CniError, CniResult, Dns, IpConfig, code, json},
+    types::{CniError, CniResult, Dns, IpConfig, json},
 };
 
 /// The plugin.
@@ -33,10 +34,7 @@ impl Plugin for Ptp {
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
         let config = Config::parse(call)?;
-        if config.ipmasq {
-            let msg = "this version of the ptp plugin does not support ipMasq";
-            return Err(CniError::new(code::INVALID_CONFIG, msg));
-        }
+        let backend = Backend::parse(config.ipmasqbackend.as_deref())?;
         let ipam = config.ipam(call)?;
         let path = Path::new(&call.netns);
         let netns = netns::open(path).map_err(|error| {
@@ -44,7 +42,15 @@ impl Plugin for Ptp {
         })?;
         let mut inside = container::open(&netns)?;
         container::refuse_existing(&mut inside, &call.ifname)?;
-        ipam.add_for(|addresses| attach(call, &config, &netns, &mut inside, addresses))
+        ipam.add_for(|addresses| {
+            let attachment = Attachment {
+                call,
+                config: &config,
+                backend,
+                netns: &netns,
+            };
+            attachment.make(&mut inside, addresses)
+        })
     }
 
     /// The link goes first, so that nobody is given an address that is still in use.
@@ -53,7 +59,11 @@ impl Plugin for Ptp {
         let deleted = container::delete(Path::new(&call.netns), &call.ifname);
         // Addresses are given back also when the link could not be deleted: a DEL is not repeated for ever.
         let released = config.ipam(call).and_then(Ipam::del);
-        deleted.and(released)
+        let unmasqueraded = match config.ipmasq {
+            true => masquerade::remove(config.owner(call)),
+            false => Ok(()),
+        };
+        deleted.and(released).and(unmasqueraded)
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
@@ -76,7 +86,17 @@ impl Plugin for Ptp {
     }
 
     fn gc(&self, call: &Call) -> Result<(), CniError> {
-        Config::parse(call)?.ipam(call)?.forward("GC")
+        let config = Config::parse(call)?;
+        let freed = config.ipam(call)?.forward("GC");
+        let Some(valid) = valid_attachments(&call.stdin)? else {
+            return freed; // Nothing was said of what is valid.
+        };
+        let owners = valid.iter().map(|attachment| masquerade::Owner {
+            network: &config.name,
+            ifname: &attachment.ifname,
+            container_id: &attachment.container_id,
+        });
+        freed.and(masquerade::collect_garbage(&config.name, owners))
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
@@ -88,7 +108,9 @@ impl Plugin for Ptp {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
+    name: String,
     ipmasq: bool,
+    ipmasqbackend: Option<String>,
     mtu: u32,
     ipam: IpamSection,
     dns: Dns,
@@ -109,6 +131,14 @@ impl Config {
         serde_json::from_value(folded).map_err(|error| undecodable(&error))
     }
 
+    fn owner<'a>(&'a self, call: &'a Call) -> masquerade::Owner<'a> {
+        masquerade::Owner {
+            network: &self.name,
+            ifname: &call.ifname,
+            container_id: &call.container_id,
+        }
+    }
+
     fn ipam<'a>(&'a self, call: &'a Call) -> Result<Ipam<'a>, CniError> {
         Ipam::new(call, &self.ipam.r#type)
             .ok_or_else(|| CniError::internal("no plugin name provided"))
@@ -119,56 +149,89 @@ fn failed(error: &NetlinkError) -> CniError {
     CniError::internal(text(error))
 }
 
-/// Makes the pair for addresses that are got already; leaves none behind on failure.
-fn attach(
-    call: &Call,
-    config: &Config,
-    netns: &File,
-    inside: &mut Netlink,
-    mut result: CniResult,
-) -> Result<CniResult, CniError> {
-    let ends = ends(&result.ips)?;
-    enable_forwarding(result.ips.iter().map(|ip| ip.address.addr())).map_err(|error| {
-        CniError::internal(format!("Could not enable IP forwarding: {}", text(&error)))
-    })?;
-    let mut netlink = Netlink::open().map_err(|error| failed(&error))?;
-    let pair = veth::Pair {
-        netns,
-        ifname: &call.ifname,
-        mtu: Some(config.mtu).filter(|mtu| *mtu != 0),
-        mac: None,
-        controller: None,
-    };
-    let host_end = veth::create(&mut netlink, pair)?;
-    // Until it is known that nobody else on the pair has the host's link-local address, which takes a second
-    // or two, packets that are forwarded to the container find no neighbour. A host without IPv6 has no such
-    // setting.
-    _ = sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", host_end.name), "0");
-    for ip in &mut result.ips {
-        ip.interface = Some(1);
-    }
-    let index = host_end.index;
-    let finish = |netlink: &mut Netlink| {
-        let container = container::find(inside, &call.ifname)?;
-        configure_container(netns, inside, &container, &ends, &result)?;
-        configure_host(netlink, index, &ends)?;
-        Ok(vec![
-            container::describe(host_end, ""),
-            container::describe(container, &call.netns),
-        ])
-    };
-    match finish(&mut netlink) {
-        Ok(interfaces) => {
-            result.interfaces = interfaces;
-            if !config.dns.is_empty() {
-                result.dns = config.dns.clone();
+/// What an ADD makes.
+#[derive(Clone, Copy)]
+struct Attachment<'a> {
+    call: &'a Call,
+    config: &'a Config,
+    backend: Backend,
+    netns: &'a File,
+}
+
+impl Attachment<'_> {
+    /// Makes the pair for addresses that are got already; leaves nothing behind on failure. `inside` is a
+    /// socket in the container.
+    fn make(self, inside: &mut Netlink, mut result: CniResult) -> Result<CniResult, CniError> {
+        let Self {
+            call,
+            config,
+            netns,
+            ..
+        } = self;
+        let ends = ends(&result.ips)?;
+        enable_forwarding(result.ips.iter().map(|ip| ip.address.addr())).map_err(|error| {
+            CniError::internal(format!("Could not enable IP forwarding: {}", text(&error)))
+        })?;
+        let mut host = Netlink::open().map_err(|error| failed(&error))?;
+        let pair = veth::Pair {
+            netns,
+            ifname: &call.ifname,
+            mtu: Some(config.mtu).filter(|mtu| *mtu != 0),
+            mac: None,
+            controller: None,
+        };
+        let host_end = veth::create(&mut host, pair)?;
+        for ip in &mut result.ips {
+            ip.interface = Some(1);
+        }
+        match self.configure(&mut host, inside, &host_end, &ends, &result) {
+            Ok(container) => {
+                result.interfaces = vec![
+                    container::describe(host_end, ""),
+                    container::describe(container, &call.netns),
+                ];
+                if !config.dns.is_empty() {
+                    result.dns = config.dns.clone();
+                }
+                Ok(result)
             }
-            Ok(result)
+            Err(error) => {
+                veth::delete(&mut host, host_end.index);
+                Err(error)
+            }
         }
-        Err(error) => {
-            veth::delete(&mut netlink, index);
-            Err(error)
+    }
+
+    /// Returns the container's end.
+    fn configure(
+        self,
+        host: &mut Netlink,
+        inside: &mut Netlink,
+        host_end: &Link,
+        ends: &[Ends],
+        result: &CniResult,
+    ) -> Result<Link, CniError> {
+        let Self {
+            call,
+            config,
+            backend,
+            netns,
+        } = self;
+        // Until it is known that nobody else on the pair has the host's link-local address, which takes a
+        // second or two, packets that are forwarded to the container find no neighbour. A host without IPv6
+        // has no such setting.
+        _ = sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", host_end.name), "0");
+        let container = container::find(inside, &call.ifname)?;
+        configure_container(netns, inside, &container, ends, result)?;
+        configure_host(host, host_end.index, ends)?;
+        if config.ipmasq {
+            let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
+            let owner = config.owner(call);
+            masquerade::add(backend, &addresses, owner).inspect_err(|_| {
+                _ = masquerade::remove(owner); // The error that is told is the one of before.
+            })?;
         }
+        Ok(container)
     }
 }
 

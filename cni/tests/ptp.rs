@@ -5,13 +5,14 @@ mod support;
 
 use std::{
     net::IpAddr,
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use podplane_cni::{
     CniResult, Runtime, host_local,
-    netlink::{Netlink, Request, Route},
+    netlink::{Netlink, Request, Route, Veth},
     netns, sysctl,
 };
 use serde_json::{Value, json};
@@ -198,6 +199,12 @@ fn an_add_that_fails_leaves_nothing() {
         (&*message, links),
         ("IPAM plugin returned missing IP config", 0)
     );
+    let (message, _, links) = refused(
+        &ours,
+        &json!({"ipMasq": true, "ipMasqBackend": "x"}),
+        |_| json!({"type": "static"}),
+    );
+    assert_eq!((&*message, links), ("unknown ipmasq backend \"x\"", 0));
     // Without an IPAM plugin, as the reference.
     let none = |_: &World| json!({});
     let (message, ..) = refused(&ours, &json!({}), none);
@@ -239,6 +246,99 @@ fn addresses_of_one_gateway_and_of_no_subnet_work() {
     runtime.check(&network, &pod).unwrap();
     runtime.del(&network, &pod).unwrap();
     assert_eq!(links(&runtime), Vec::<String>::new());
+}
+
+/// A machine beside the node that knows no way to the pods, reached by `192.0.2.2` and `fd00:99::2`.
+fn machine_beside(world: &World, runtime: &Runtime) -> PathBuf {
+    let outside = world.netns("outside");
+    let file = netns::open(&outside).unwrap();
+    let mut in_node = Netlink::open_in(node(runtime)).unwrap();
+    let veth = Veth {
+        name: "uplink",
+        peer_name: "eth0",
+        peer_netns: Some(file.as_fd()),
+        up: true,
+        ..Veth::default()
+    };
+    in_node.execute([Request::create_veth(&veth)]).unwrap();
+    let mut beside = Netlink::open_in(&outside).unwrap();
+    let ends = [(&mut in_node, "uplink", 1), (&mut beside, "eth0", 2)];
+    for (netlink, link, n) in ends {
+        let index = netlink.link(link).unwrap().unwrap().index;
+        let addresses = [format!("192.0.2.{n}/24"), format!("fd00:99::{n}/64")];
+        let addresses = addresses.map(|address| address.parse().unwrap());
+        let add = addresses.map(|address| Request::add_address_unasked(index, address));
+        netlink.execute(add).unwrap();
+        netlink.execute([Request::up(index)]).unwrap();
+    }
+    outside
+}
+
+fn ruleset(runtime: &Runtime) -> String {
+    let list = || Command::new("nft").args(["list", "ruleset"]).output();
+    let output = netns::in_netns(node(runtime), list).unwrap().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_masqueraded_pod_reaches_what_knows_no_way_back() {
+    if !require(&["root", "nftables", "cni-plugins"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let outside = machine_beside(&world, &runtime);
+    let masq = |on: bool| {
+        list(&config(
+            "1.1.0",
+            &json!({"ipMasq": on}),
+            &host_local(&world, dual()),
+        ))
+    };
+    let (a, b) = (world.netns("a"), world.netns("b"));
+    let (pod_a, pod_b) = (attachment("pod-a", &a), attachment("pod-b", &b));
+    runtime.add(&masq(true), &pod_a).unwrap();
+    for to in ["192.0.2.2", "fd00:99::2"] {
+        exchange(&a, &outside, to.parse().unwrap());
+    }
+    runtime.add(&masq(true), &pod_b).unwrap();
+    let rules = ruleset(&runtime);
+    assert!(
+        rules.contains("pod-a") && rules.contains("pod-b"),
+        "{rules}"
+    );
+    // Also when the namespace is gone, which is where the reference leaves them.
+    netns::remove(&a).unwrap();
+    runtime.del(&masq(true), &pod_a).unwrap();
+    let rules = ruleset(&runtime);
+    assert!(
+        !rules.contains("pod-a") && rules.contains("pod-b"),
+        "{rules}"
+    );
+    std::fs::remove_dir_all(world.path("cache")).unwrap();
+    runtime.gc(&masq(true), Some(&[])).unwrap();
+    let rules = ruleset(&runtime);
+    assert!(!rules.contains("pod-b"), "{rules}");
+    assert_eq!(leases(&world), 0);
+    runtime.del(&masq(true), &pod_b).unwrap();
+
+    // What Debian's has made with iptables goes too.
+    let debians = Runtime {
+        bin_dirs: vec![DEBIAN.into()],
+        ..runtime.clone()
+    };
+    let network = json!({"ipMasq": true});
+    let network = list(&config("1.0.0", &network, &host_local(&world, dual())));
+    debians.add(&network, &pod_b).unwrap();
+    let rules = ruleset(&runtime);
+    assert!(rules.contains("jump CNI-"), "{rules}");
+    runtime.del(&network, &pod_b).unwrap();
+    let rules = ruleset(&runtime);
+    assert!(!rules.contains("CNI-"), "{rules}");
+    assert_eq!(
+        (leases(&world), links(&runtime)),
+        (0, vec!["uplink".to_owned()])
+    );
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn random_configurations_are_answered_as_debians_answers_them() {
         return;
     }
     let config = ProptestConfig {
-        cases: 1200,
+        cases: 800,
         failure_persistence: None,
         rng_seed: proptest::test_runner::RngSeed::Fixed(3),
         ..ProptestConfig::default()
@@ -185,7 +185,7 @@ fn random_configurations_are_answered_as_debians_answers_them() {
         .unwrap();
     let successes = successes.get();
     assert!(
-        successes > 300,
+        successes > 200,
         "only {successes} configurations were accepted"
     );
 }
