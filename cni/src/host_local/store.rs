@@ -486,3 +486,7 @@ pub fn reclaim(dir: &Path, keep: impl FnMut(&Lease) -> bool) -> io::Result<Vec<L
 #[cfg(test)]
 #[path = "store_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod index_tests;

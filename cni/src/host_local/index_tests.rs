@@ -1,0 +1,293 @@
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use super::*;
+
+struct World {
+    dir: tempfile::TempDir,
+    store: Store,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("net"), Options::default()).unwrap();
+        let store = store.with_index_dir(&dir.path().join("state/index"));
+        Self { dir, store }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("net").join(name)
+    }
+
+    fn index_file(&self) -> PathBuf {
+        index::state_path(&self.store.dir, &self.store.index_dir).unwrap()
+    }
+
+    fn add(&self, ip: IpAddr, id: &str) -> bool {
+        let owner = Owner::new(id, "eth0");
+        let mut locked = self.store.lock(Some(&owner)).unwrap();
+        locked.reserve(ip, &owner).unwrap()
+    }
+
+    /// What DEL does, with the number of leases that it removes.
+    fn del(&self, id: &str) -> usize {
+        let owner = Owner::new(id, "eth0");
+        let mut locked = self.store.lock(Some(&owner)).unwrap();
+        if !locked.holds(Match::Exact) {
+            locked.make_sure().unwrap();
+        }
+        locked.release(Match::Exact).unwrap()
+    }
+
+    fn is_believed(&self) -> bool {
+        let locked = self.store.lock(None).unwrap();
+        matches!(locked.source, Source::Index(_))
+    }
+
+    /// Whether the index is believed; if so it must be what the directory says.
+    fn compare(&self) -> bool {
+        let _guard = self.store.guard().unwrap();
+        let fd = self.store.fd.as_fd();
+        let mut index = Index::of(fd, &self.store.dir, &self.store.index_dir).unwrap();
+        let Some(known) = index.load(fd) else {
+            return false;
+        };
+        // Not through `scan`, which removes what it takes for dead.
+        let leases = self.leases();
+        let found = leases
+            .iter()
+            .map(|(ip, content)| (*ip, hash(content)))
+            .collect();
+        assert_eq!(known.iter().collect::<BTreeSet<_>>(), found);
+        true
+    }
+
+    fn leases(&self) -> Vec<(IpAddr, String)> {
+        let entries = fs::read_dir(self.path("")).unwrap();
+        let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string();
+        let leases = entries.filter_map(|entry| {
+            let name = name(entry).unwrap();
+            let content = fs::read_to_string(self.path(&name)).ok()?;
+            Some((name.parse().ok()?, content))
+        });
+        leases.collect()
+    }
+}
+
+/// As random as needed, and the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+
+    fn ip(&mut self) -> IpAddr {
+        let host = u8::try_from(self.below(40)).unwrap();
+        [10, 1, 2, host].into()
+    }
+}
+
+fn rounds() -> u64 {
+    if std::env::var_os("PODPLANE_SOAK").is_some() {
+        100_000
+    } else {
+        1_000
+    }
+}
+
+/// What the reference, or a hand, does to the directory, with no time between it and the next operation.
+fn change_behind_the_back(world: &World, random: &mut Random) {
+    let (ip, other) = (random.ip().to_string(), random.ip().to_string());
+    let path = world.path(&ip);
+    match random.below(5) {
+        0 | 1 => {
+            let file = fs::File::create_new(&path);
+            _ = file.and_then(|mut file| io::Write::write_all(&mut file, b"theirs\r\neth0"));
+        }
+        2 => _ = fs::remove_file(&path),
+        3 => _ = fs::rename(&path, world.path(&other)),
+        // One goes and another comes: as many entries as before.
+        _ => {
+            if fs::remove_file(&path).is_ok() {
+                _ = fs::write(world.path(&other), "theirs\r\neth1");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_index_that_is_believed_says_what_the_directory_says() {
+    let world = World::new();
+    let mut random = Random(42);
+    let (mut believed, mut refused) = (0_u64, 0_u64);
+    for round in 0..rounds() {
+        match random.below(4) {
+            0 => _ = world.add(random.ip(), &format!("c{}", round % 30)),
+            1 => _ = world.del(&format!("c{}", random.below(30))),
+            _ => {
+                let before = world.leases().into_iter().collect::<BTreeSet<_>>();
+                change_behind_the_back(&world, &mut random);
+                let after = world.leases().into_iter().collect::<BTreeSet<_>>();
+                let is_believed = world.compare();
+                assert!(before == after || !is_believed, "round {round}");
+                refused += u64::from(!is_believed);
+                continue;
+            }
+        }
+        believed += u64::from(world.compare());
+    }
+    println!("believed {believed} times, refused {refused} times");
+    assert!(believed > rounds() / 5 && refused > rounds() / 10);
+}
+
+#[test]
+fn both_at_once_do_not_confuse_the_index() {
+    let world = World::new();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Takes the lock by a file of its own, as another process does.
+            let theirs = Store::open(&world.path(""), Options::default()).unwrap();
+            let mut random = Random(7);
+            while !stop.load(Ordering::Relaxed) {
+                let guard = theirs.guard().unwrap();
+                change_behind_the_back(&world, &mut random);
+                drop(guard);
+                thread::yield_now();
+            }
+        });
+        let mut random = Random(99);
+        for round in 0..rounds() {
+            let id = format!("c{}", round % 30);
+            if random.below(2) == 0 {
+                world.add(random.ip(), &id);
+            } else {
+                world.del(&id);
+            }
+            world.compare();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn the_index_is_used_and_kept() {
+    let world = World::new();
+    let ip = |host| IpAddr::from([10, 1, 2, host]);
+    assert!(!world.is_believed());
+    for host in 2..200 {
+        assert!(world.add(ip(host), &format!("c{host}")));
+        assert!(world.is_believed() && world.compare(), "{host}");
+        assert!(!world.add(ip(host), "another"));
+    }
+    for host in (2..200).step_by(3) {
+        assert_eq!(world.del(&format!("c{host}")), 1);
+        assert!(world.is_believed() && world.compare(), "{host}");
+    }
+    assert_eq!(
+        world.del("c2"),
+        0,
+        "a DEL that finds nothing reads the directory"
+    );
+    assert!(world.is_believed() && world.compare());
+}
+
+#[test]
+fn an_edited_lease_is_neither_given_again_nor_removed_for_another() {
+    let world = World::new();
+    let ip = IpAddr::from([10, 1, 2, 3]);
+    assert!(world.add(ip, "a"));
+    fs::write(world.path("10.1.2.3"), "b\r\neth0").unwrap();
+    assert!(
+        world.is_believed(),
+        "an edit in place is what it does not see"
+    );
+    assert_eq!(world.del("a"), 0);
+    assert!(!world.add(ip, "c"));
+    assert_eq!(world.del("b"), 1);
+    assert!(world.add(ip, "c"));
+}
+
+#[test]
+fn a_wrong_index_is_found_out_by_the_files() {
+    let world = World::new();
+    let ip = IpAddr::from([10, 1, 2, 3]);
+    assert!(world.add(ip, "a"));
+    // Another mtime could hide a change only if it were set to what the header says.
+    let mark = fs::metadata(world.path("")).unwrap().modified().unwrap();
+    fs::write(world.path("10.1.2.4"), "b\r\neth0").unwrap();
+    fs::File::open(world.path(""))
+        .unwrap()
+        .set_modified(mark)
+        .unwrap();
+    assert!(!world.is_believed(), "ctime cannot be set");
+    // The index says that an address is free which is not.
+    let guard = world.store.guard().unwrap();
+    let fd = world.store.fd.as_fd();
+    let mut index = Index::of(fd, &world.store.dir, &world.store.index_dir).unwrap();
+    index.save(fd, &Records::default(), None).unwrap();
+    drop(guard);
+    assert!(world.is_believed());
+    assert!(!world.add(ip, "c"));
+    assert!(world.compare(), "it was mended");
+    assert_eq!((world.del("a"), world.del("b")), (1, 1));
+}
+
+#[test]
+fn an_index_that_others_can_write_or_that_is_damaged_is_not_believed() {
+    let world = World::new();
+    let ip = |host| IpAddr::from([10, 1, 2, host]);
+    assert!(world.add(ip(3), "a"));
+    let file = world.index_file();
+    let good = fs::read(&file).unwrap();
+    for length in [0, 1, 50, good.len() - 1] {
+        fs::write(&file, &good[..length]).unwrap();
+        assert!(!world.is_believed(), "{length} bytes");
+        assert!(world.compare(), "it is written anew");
+    }
+    for at in [0, 20, 60, 99] {
+        let mut bad = fs::read(&file).unwrap();
+        bad[at] ^= 1;
+        fs::write(&file, &bad).unwrap();
+        assert!(!world.is_believed(), "byte {at}");
+    }
+    assert!(world.is_believed());
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&file, 0o620);
+    assert!(!world.is_believed());
+    assert!(!world.compare());
+    fs::remove_file(&file).unwrap();
+    let index_dir = world.store.index_dir.clone();
+    mode(&index_dir, 0o770);
+    assert!(world.add(ip(4), "b") && !file.exists());
+    mode(&index_dir, 0o700);
+    assert!(world.add(ip(5), "c") && file.exists());
+    fs::rename(&file, world.dir.path().join("elsewhere")).unwrap();
+    symlink(world.dir.path().join("elsewhere"), &file).unwrap();
+    assert!(!world.is_believed());
+    assert_eq!(world.del("a"), 1);
+}
+
+#[test]
+fn what_is_remembered_of_directories_that_are_gone_goes() {
+    let world = World::new();
+    let state = &world.store.index_dir;
+    assert!(world.add([10, 1, 2, 3].into(), "a"));
+    let gone = index::state_path(Path::new("/does/not/100%/exist"), state).unwrap();
+    fs::write(&gone, "").unwrap();
+    fs::remove_file(world.index_file()).unwrap();
+    assert!(world.add([10, 1, 2, 4].into(), "b"));
+    assert!(world.index_file().exists() && !gone.exists());
+}
