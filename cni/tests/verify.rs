@@ -13,8 +13,9 @@ use std::{
 use podplane_cni::verify::{self, Amount, Options, Outcome, Report, Template};
 
 /// What is wrong with host-local 1.1.1, each time it is looked at. `docs/cni.md` tells what each is.
-const ALWAYS: [&str; 6] = [
+const ALWAYS: [&str; 7] = [
     "add-unique",
+    "full-disk",
     "gc-supported",
     "no-crash",
     "range-bounds",
@@ -32,6 +33,17 @@ fn rounds(short: u32, soak: u32) -> u32 {
 }
 
 fn verify(plugin: &Path, seed: u64, rounds: u32, selected: &dyn Fn(&str) -> bool) -> Report {
+    let timeout = Duration::from_secs(60);
+    verify_within(timeout, plugin, seed, rounds, selected)
+}
+
+fn verify_within(
+    timeout: Duration,
+    plugin: &Path,
+    seed: u64,
+    rounds: u32,
+    selected: &dyn Fn(&str) -> bool,
+) -> Report {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         plugin: plugin.to_owned(),
@@ -42,7 +54,7 @@ fn verify(plugin: &Path, seed: u64, rounds: u32, selected: &dyn Fn(&str) -> bool
         concurrency: 8,
         cni_version: None,
         netns: None,
-        timeout: Duration::from_secs(60),
+        timeout,
         max_addresses: 256,
     };
     let report = verify::verify(options, selected, &mut |_| {}).unwrap();
@@ -111,4 +123,110 @@ fn ours_has_none() {
         .filter(|check| matches!(check.outcome, Outcome::Skipped(_)))
         .collect();
     assert!(skipped.is_empty(), "{skipped:?}");
+}
+
+/// Ours behind a script that spoils one thing, and the check that must say so.
+const SPOILED: &[(&str, &str)] = &[
+    ("stdout-clean", "echo starting; exec $plugin"),
+    (
+        "silent-success",
+        "$plugin; code=$?; [ $CNI_COMMAND = ADD ] || echo '{}'; exit $code",
+    ),
+    ("error-shape", "$plugin >/dev/null || exit 1"),
+    (
+        "error-shape",
+        "$plugin | sed 's/\"code\": [0-9]*/\"code\": \"x\"/'; exit ${PIPESTATUS[0]}",
+    ),
+    (
+        "result-form",
+        "[ $CNI_COMMAND = VERSION ] && exec $plugin; $plugin | sed 's/cniVersion\": \"[^\"]*/cniVersion\": \"0.9.0/'; exit ${PIPESTATUS[0]}",
+    ),
+    (
+        "result-range",
+        "$plugin | sed 's/10.89.0.2/10.89.0.1/'; exit ${PIPESTATUS[0]}",
+    ),
+    (
+        "add-unique",
+        "$plugin | sed 's/10.89.0.3/10.89.0.2/'; exit ${PIPESTATUS[0]}",
+    ),
+    (
+        "exhaustion",
+        "[ $CNI_COMMAND = DEL ] && exit 0; exec $plugin",
+    ),
+    (
+        "del-succeeds",
+        "[ $CNI_COMMAND$CNI_CONTAINERID = DELone ] && fail; exec $plugin",
+    ),
+    (
+        "del-idempotent",
+        "[ $CNI_COMMAND = DEL ] && { input=$(cat); CNI_COMMAND=CHECK $plugin <<<$input || exit 1; exec $plugin <<<$input; }; exec $plugin",
+    ),
+    (
+        "del-exact",
+        "[ $CNI_COMMAND = DEL ] && export CNI_IFNAME=eth0; exec $plugin",
+    ),
+    (
+        "del-without-netns",
+        "[ $CNI_COMMAND = DEL -a -z \"$CNI_NETNS\" ] && exit 0; exec $plugin",
+    ),
+    (
+        "check-answer",
+        "[ $CNI_COMMAND = CHECK ] && exit 0; exec $plugin",
+    ),
+    (
+        "networks-apart",
+        "sed 's/\"name\":\"[^\"]*/\"name\":\"one/' | $plugin",
+    ),
+    (
+        "gc-frees-stale",
+        "[ $CNI_COMMAND = GC ] && exit 0; exec $plugin",
+    ),
+    (
+        "gc-keeps-valid",
+        "sed 's/\"cni.dev.valid-attachments\":[^]]*/\"cni.dev\\/valid-attachments\":[/' | $plugin",
+    ),
+    (
+        "gc-absent-list",
+        "[ $CNI_COMMAND = GC ] && sed 's/^{/{\"cni.dev\\/valid-attachments\":[],/' | { $plugin; exit $?; } || exec $plugin",
+    ),
+    (
+        "status-answer",
+        "[ $CNI_COMMAND = STATUS ] && exit 0; exec $plugin",
+    ),
+    (
+        "unknown-command",
+        "[ $CNI_COMMAND = FOO ] && exit 0; exec $plugin",
+    ),
+    (
+        "env-missing",
+        "[ -z \"$CNI_IFNAME\" ] && export CNI_IFNAME=eth0; exec $plugin",
+    ),
+    (
+        "no-crash",
+        "[ $CNI_COMMAND = CHECK ] && kill -SEGV $$; exec $plugin",
+    ),
+    (
+        "no-hang",
+        "[ $CNI_COMMAND = FOO ] && exec sleep 1000; exec $plugin",
+    ),
+];
+
+#[test]
+fn each_check_can_fail() {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+    let ours = env!("CARGO_BIN_EXE_host-local");
+    let dir = tempfile::tempdir().unwrap();
+    for (number, (check, script)) in SPOILED.iter().enumerate() {
+        let path = dir.path().join(format!("spoiled-{number}"));
+        let fail = r#"fail() { echo '{"code": 999, "msg": "spoiled"}'; exit 1; }"#;
+        let text = format!("#!/bin/bash\nplugin={ours}\n{fail}\n{script}\n");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        // What is seen in all answers shows in these.
+        let also = ["del-exact", "unknown-command", "check-answer"];
+        let is_of_all = verify::list().any(|info| info.id == *check && info.is_of_every_answer);
+        let selected = |id: &str| id == *check || is_of_all && also.contains(&id);
+        let report = verify_within(Duration::from_secs(5), &path, 1, 1, &selected);
+        assert!(failed(&report).contains(check), "{check}: {script}");
+    }
 }

@@ -332,14 +332,10 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let call = &self.exchange.call;
         match std::str::from_utf8(&call.stdin) {
-            Ok(text) if !text.contains('\0') => write!(f, "printf %s {}", Quoted(text))?,
-            _ => {
-                f.write_str("printf '")?;
-                for byte in &call.stdin {
-                    write!(f, "\\x{byte:02x}")?;
-                }
-                f.write_str("'")?;
+            Ok(text) if !text.contains(char::is_control) => {
+                write!(f, "printf %s {}", Quoted(text))?
             }
+            _ => write!(f, "printf '{}'", Octal(&call.stdin))?,
         }
         f.write_str(" | env")?;
         for (key, value) in &call.env {
@@ -349,16 +345,35 @@ impl fmt::Display for Step {
     }
 }
 
-/// A word for a shell.
+/// A word for a shell, on one line.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+@%".contains(c);
         if !self.0.is_empty() && self.0.chars().all(plain) {
-            return f.write_str(self.0);
+            f.write_str(self.0)
+        } else if self.0.contains(char::is_control) {
+            write!(f, "$'{}'", Octal(self.0.as_bytes()))
+        } else {
+            write!(f, "'{}'", self.0.replace('\'', r"'\''"))
         }
-        write!(f, "'{}'", self.0.replace('\'', r"'\''"))
+    }
+}
+
+/// Bytes as printf(1) and `$'…'` read them.
+struct Octal<'a>(&'a [u8]);
+
+impl fmt::Display for Octal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.0 {
+            match byte {
+                b'\'' | b'\\' | b'%' => write!(f, "\\{byte:03o}")?,
+                b' '..=b'~' => write!(f, "{}", char::from(*byte))?,
+                _ => write!(f, "\\{byte:03o}")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -371,6 +386,7 @@ mod tests {
         let quoted: Vec<_> = ["a/b", "", "a b", "it's", "a\nb"]
             .map(|word| Quoted(word).to_string())
             .into();
-        assert_eq!(quoted, ["a/b", "''", "'a b'", r"'it'\''s'", "'a\nb'"]);
+        assert_eq!(quoted, ["a/b", "''", "'a b'", r"'it'\''s'", r"$'a\012b'"]);
+        assert_eq!(Octal(b"5%\xff'").to_string(), r"5\045\377\047");
     }
 }

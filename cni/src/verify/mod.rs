@@ -4,8 +4,8 @@
 //! asking for addresses until there are none: an address that does not come back has leaked, one that
 //! comes twice has been given twice. Every answer is judged by the specification, whatever was asked.
 //!
-//! All choices come from a seed. With the same seed the calls of a check are the same; when a SIGKILL
-//! strikes and how concurrent calls interleave is the machine's.
+//! All choices come from a seed. With the same seed a check makes the same choices; when a SIGKILL strikes
+//! and how concurrent calls interleave is the machine's.
 //!
 //! Start at [`verify`]; a check is a function in `checks`, and an entry in its table.
 
@@ -32,7 +32,7 @@ use checks::{CHECKS, Check, Verdict};
 use session::Session;
 
 /// Over how many checks a time is spread.
-const RANDOM_CHECKS: u32 = 7;
+const RANDOM_CHECKS: u32 = 8;
 
 /// How much the random checks do.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,7 @@
 //! `cni`: plugins without a cluster. What `cnitool` does, and tests for plugins of anyone.
 
 mod network;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ enum Command {
     /// Ask the plugins of the network NET whether they could serve an add now
     #[command(after_help = "Example:\n  podplane cni status mynet")]
     Status(network::StatusArgs),
+    Verify(verify::Args),
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -51,6 +53,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Del(args) => network::del(&args)?,
         Command::Gc(args) => network::gc(&args)?,
         Command::Status(args) => network::status(&args)?,
+        Command::Verify(args) => return verify::run(args),
     }
     Ok(ExitCode::SUCCESS)
 }

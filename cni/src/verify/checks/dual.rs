@@ -1,5 +1,7 @@
 //! Several range sets, and the bounds of ranges. For configurations of host-local's form.
 
+use std::net::IpAddr;
+
 use serde_json::{Value, json};
 
 use super::{NOT_HOST_LOCALS, Verdict, skipped};
@@ -8,6 +10,7 @@ use crate::verify::{
     exchange::Interruption,
     network::{Added, Key},
     session::Session,
+    template::known_ranges,
 };
 
 /// A set with one address.
@@ -104,28 +107,27 @@ pub(super) fn range_bounds(session: &Session) -> Result<Verdict, VerifyError> {
         json!({"subnet": "fd00:91::/126", "rangeStart": "fd00:91::3"}),
     ];
     for case in cases {
-        let Some(network) = session.network_with(&json!([[case]])) else {
+        let Some(network) = session.network_with(&json!([[&case]])) else {
             return skipped(NOT_HOST_LOCALS);
         };
-        // A walk out of the subnet shows within a few addresses; one that fills up does not go on for ever.
+        let inside = known_ranges(&network.config);
+        let mut walk = Vec::new();
+        // A walk out of the subnet shows within a few addresses.
         for number in 0..12 {
             let key = Key::new(format!("walk-{number}"));
             let (added, exchange) = network.add_exchange(&key, Interruption::None)?;
+            walk.push(session.step(&exchange));
             let Added::Given(addresses) = added else {
                 break;
             };
-            let inside: ipnet::IpNet = if case["subnet"] == subnet {
-                "10.91.0.0/29".parse().expect("a constant")
-            } else {
-                "fd00:91::/126".parse().expect("a constant")
-            };
-            if let Some(out) = addresses.iter().find(|ip| !inside.contains(*ip)) {
+            let is_out = |ip: &&IpAddr| !inside.iter().any(|range| range.subnet.contains(*ip));
+            if let Some(out) = addresses.iter().find(is_out) {
                 session.find(
                     "range-bounds",
                     Severity::Violation,
                     format!("the range {case} gives {out}"),
                     "an error, or addresses of the subnet",
-                    vec![session.step(&exchange)],
+                    walk,
                 );
                 break;
             }

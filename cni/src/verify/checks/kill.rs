@@ -7,7 +7,7 @@ use rand::{RngExt as _, rngs::StdRng};
 use super::{ENDLESS, Verdict, skipped};
 use crate::verify::{
     Severity, VerifyError,
-    exchange::{End, Exchange, Interruption},
+    exchange::{Exchange, Interruption},
     network::{Added, Key, Network},
     session::Session,
 };
@@ -77,9 +77,9 @@ fn repeat(
             .iter()
             .map(|exchange| {
                 let (command, interruption) = (exchange.call.command(), &exchange.interruption);
-                match exchange.end {
-                    End::Interrupted => format!("{command} ({interruption})"),
-                    _ => command.to_owned(),
+                match interruption {
+                    Interruption::None => command.to_owned(),
+                    _ => format!("{command} ({interruption})"),
                 }
             })
             .collect();
@@ -143,9 +143,15 @@ pub(super) fn kill_del(session: &Session) -> Result<Verdict, VerifyError> {
 /// Files can be no longer than a few bytes. An ADD that says so has no address, even before a DEL.
 pub(super) fn full_disk(session: &Session) -> Result<Verdict, VerifyError> {
     repeat(session, "full-disk", 1, |network, random, _, number| {
-        let length = random.random_range(1..20);
-        let key = Key::new(format!("full-{number:0length$}"));
-        let limit = Interruption::FileSize(random.random_range(0..40));
+        // With short names one file may still be written when the next cannot.
+        let is_short = random.random_bool(0.5);
+        let (id, longest) = if is_short {
+            (format!("f{}", number % 10), 12)
+        } else {
+            (format!("full-{number:012}"), 64)
+        };
+        let key = Key::new(id);
+        let limit = Interruption::FileSize(random.random_range(0..longest));
         let (added, add) = network.add_exchange(&key, limit)?;
         match added {
             Added::Refused => Ok(vec![add]),

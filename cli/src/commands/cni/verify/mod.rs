@@ -1,0 +1,213 @@
+//! `cni verify`: tests anybody's IPAM plugin, and reports.
+
+mod junit;
+mod text;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use podplane_cni::{
+    Version,
+    verify::{self, Amount, CheckInfo, Options, Report, Template},
+};
+use tempfile::TempDir;
+
+use crate::{
+    cluster::progress::Progress,
+    commands::duration,
+    output::{self, table::Table},
+    report::{self, UsageError},
+};
+
+/// Exit code when nothing can be said about the plugin.
+const COULD_NOT_RUN: u8 = 2;
+
+/// Test an IPAM plugin: no address given twice, none lost, every answer as the specification says
+///
+/// Runs the program with ADD, DEL, CHECK, GC, STATUS and VERSION: in order, at random, many at a time, with SIGKILL at random moments, with full ranges, and
+/// with nonsense. It needs no root if the plugin needs none. The plugin gets a directory of its own for its addresses if its configuration has ipam.dataDir, or
+/// ${dataDir} in any string; otherwise its own store is used, in networks named verify-..., which are cleared by DEL.
+///
+/// Exits with 0 if nothing was found, 1 if something was, 2 if the plugin could not be tested.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane cni verify ./my-ipam\n  podplane cni verify ./my-ipam --config net.json --rounds 1000 --junit report.xml\n  podplane cni verify /usr/lib/cni/host-local --seed 7 --only kill"
+)]
+pub(super) struct Args {
+    /// The plugin's program
+    #[arg(value_name = "PLUGIN", required_unless_present = "list")]
+    plugin: Option<PathBuf>,
+
+    /// The plugin's network configuration, JSON with an ipam section and few addresses. Default: one as host-local's, with a /28
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Where random choices come from. Default: a random one, which the report tells
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// How many rounds the random checks have
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    rounds: u32,
+
+    /// How long the random checks take in all, as in 5m, instead of --rounds
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "rounds")]
+    duration: Option<Duration>,
+
+    /// How many calls at a time, where calls are concurrent
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=512))]
+    concurrency: u32,
+
+    /// Also write the report as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+
+    /// Only the checks with this in their id. May be repeated
+    #[arg(long, value_name = "CHECK")]
+    only: Vec<String>,
+
+    /// Not the checks with this in their id. May be repeated
+    #[arg(long, value_name = "CHECK")]
+    skip: Vec<String>,
+
+    /// List the checks, and where the specification says what they check
+    #[arg(long)]
+    list: bool,
+
+    /// The cniVersion of configurations. Default: the newest that the plugin supports
+    #[arg(long, value_name = "VERSION")]
+    cni_version: Option<Version>,
+
+    /// The CNI_NETNS that the plugin is given, for one that needs a real one. Default: a path where nothing is
+    #[arg(long, value_name = "PATH")]
+    netns: Option<PathBuf>,
+
+    /// How long one call may take before the plugin counts as hanging
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    timeout: Duration,
+
+    /// A range with more addresses is taken for one that cannot be exhausted
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_addresses: usize,
+
+    /// Keep the directory with the plugin's data and with calls.log, which has every call
+    #[arg(long)]
+    keep: bool,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.list {
+        return list().map(|()| ExitCode::SUCCESS);
+    }
+    match verified(&args) {
+        Ok(report) if report.passed() => Ok(ExitCode::SUCCESS),
+        Ok(_) => Ok(ExitCode::FAILURE),
+        Err(error) if error.is::<report::OutputClosed>() => Err(error),
+        Err(error) => {
+            report::print(&error);
+            Ok(ExitCode::from(COULD_NOT_RUN))
+        }
+    }
+}
+
+fn list() -> anyhow::Result<()> {
+    let rows = verify::list().map(|check| {
+        let columns = [check.id, check.title, check.basis];
+        columns.map(str::to_owned).into()
+    });
+    output::line(Table::new(vec!["CHECK", "WHAT HOLDS", "BASIS"]).rows(rows))
+}
+
+fn verified(args: &Args) -> anyhow::Result<Report> {
+    let selected = selection(args)?;
+    let plugin = program(args.plugin.as_deref().unwrap_or(Path::new("")))?;
+    let directory = tempfile::Builder::new()
+        .prefix("podplane-verify-")
+        .tempdir()
+        .context("make a directory for the plugin's data")?;
+    let options = Options {
+        template: template(args, &plugin)?,
+        plugin,
+        directory: directory.path().to_owned(),
+        seed: args.seed.unwrap_or_else(|| rand::random::<u32>().into()),
+        amount: args
+            .duration
+            .map_or(Amount::Rounds(args.rounds), Amount::Time),
+        concurrency: args.concurrency,
+        cni_version: args.cni_version,
+        netns: args.netns.clone(),
+        timeout: args.timeout,
+        max_addresses: args.max_addresses,
+    };
+    let progress = Progress::new("verify: the first calls");
+    let is_selected = |id: &str| selected.iter().any(|check| check.id == id);
+    let outcome = verify::verify(options, &is_selected, &mut |check| {
+        progress.doing(&format!("verify: {check}"));
+    });
+    drop(progress);
+    let kept = keep(args, directory);
+    let report = outcome?;
+    output::line(text::Text(&report))?;
+    if let Some(kept) = kept {
+        output::line(format_args!("\nKept: {}", kept.display()))?;
+    }
+    if let Some(path) = &args.junit {
+        let xml = junit::xml(&report).context("write JUnit XML")?;
+        fs::write(path, xml).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(report)
+}
+
+/// The directory stays where it is if that is asked for.
+fn keep(args: &Args, directory: TempDir) -> Option<PathBuf> {
+    args.keep.then(|| directory.keep())
+}
+
+/// The checks that are run. Those of every answer belong to whatever is run, unless they are to be skipped.
+fn selection(args: &Args) -> anyhow::Result<Vec<CheckInfo>> {
+    let all: Vec<_> = verify::list().collect();
+    for pattern in args.only.iter().chain(&args.skip) {
+        if !all.iter().any(|check| check.id.contains(pattern.as_str())) {
+            let message = format!("no check has {pattern:?} in its id; --list tells them");
+            return Err(UsageError(message).into());
+        }
+    }
+    let names = |patterns: &[String], id: &str| {
+        let mut patterns = patterns.iter();
+        patterns.any(|pattern| id.contains(pattern.as_str()))
+    };
+    let selected = all.into_iter().filter(|check| {
+        let wanted =
+            args.only.is_empty() || check.is_of_every_answer || names(&args.only, check.id);
+        wanted && !names(&args.skip, check.id)
+    });
+    Ok(selected.collect())
+}
+
+fn program(path: &Path) -> anyhow::Result<PathBuf> {
+    let found = fs::canonicalize(path).with_context(|| format!("find {}", path.display()))?;
+    if !found.is_file() {
+        return Err(UsageError(format!("{} is not a program", path.display())).into());
+    }
+    // As it was named: a program may be told by its name what to do.
+    std::path::absolute(path).with_context(|| format!("find {}", path.display()))
+}
+
+fn template(args: &Args, plugin: &Path) -> anyhow::Result<Template> {
+    match &args.config {
+        Some(path) => {
+            let read = || format!("read {}", path.display());
+            let text = fs::read(path).with_context(read)?;
+            Template::parse(&text).with_context(read)
+        }
+        None => {
+            let name = plugin.file_name().unwrap_or_default();
+            Ok(Template::host_local(&name.to_string_lossy()))
+        }
+    }
+}
