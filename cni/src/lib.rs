@@ -30,7 +30,14 @@ pub use runtime::{Attachment, Runtime, RuntimeError, ValidAttachment};
 pub use types::{CniError, CniResult, NetworkConfigList, Version};
 
 /// The names of the plugin programs.
-pub const PLUGINS: [&str; 5] = ["bridge", "host-local", "loopback", "ptp", "static"];
+pub const PLUGINS: [&str; 6] = [
+    "bridge",
+    "host-local",
+    "loopback",
+    "portmap",
+    "ptp",
+    "static",
+];
 
 #[cfg(test)]
 mod tests {
