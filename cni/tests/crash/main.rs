@@ -4,6 +4,7 @@
 //! strace(1) kills the program when it enters a system call, which is after the one before: for each of them. `PODPLANE_SOAK=1` kills a second call on each state that a first one has left.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod bridge;
 #[path = "../differential/side.rs"]
 mod side;
 #[path = "../support/mod.rs"]

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
+use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::side::{Call, Node, Seen, Tree};
@@ -181,28 +182,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         name: "range beyond the subnet",
         why: "the reference does not compare rangeStart with an end that was left out, and walks out of the subnet",
         how: How::Answer(|step, _, ours| {
-            let msg = message(ours);
-            let parts: Vec<_> = msg.split_whitespace().collect();
-            let [
-                "invalid",
-                "range",
-                "set",
-                _,
-                "RangeStart",
-                start,
-                "not",
-                "in",
-                "network",
-                net,
-            ] = parts[..]
-            else {
-                return false;
-            };
-            let (Ok(start), Ok(net)) = (start.parse::<IpAddr>(), net.parse::<ipnet::IpNet>())
-            else {
-                return false;
-            };
-            start == net.broadcast() && same_tree(&step.tree, &ours.tree)
+            matches!(bound(ours), Some((_, "RangeStart", start, net)) if start == net.broadcast())
+                && same_tree(&step.tree, &ours.tree)
         }),
     },
     Difference {
@@ -211,6 +192,22 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         how: How::Answer(|step, theirs, ours| {
             message(theirs) == "plugin version does not allow CHECK"
                 && message(ours) == "incompatible CNI versions"
+                && same_tree(&step.tree, &ours.tree)
+        }),
+    },
+    Difference {
+        name: "bounds of two families",
+        why: "1.1.1 compares a rangeStart of IPv6 with a rangeEnd of IPv4 as numbers, and names the other bound",
+        how: How::Answer(|step, theirs, ours| {
+            let (Some((set, "RangeStart", start, net)), Some((same, "RangeEnd", end, other))) =
+                (bound(theirs), bound(ours))
+            else {
+                return false;
+            };
+            (set, net) == (same, other)
+                && net.contains(&start)
+                && start.is_ipv6()
+                && end.is_ipv4()
                 && same_tree(&step.tree, &ours.tree)
         }),
     },
@@ -418,6 +415,21 @@ fn with_lock(before: &Tree, after: &Tree) -> Tree {
         tree.entry(path.clone()).or_insert_with(|| node.clone());
     }
     tree
+}
+
+/// `invalid range set <index>: <which> <address> not in network <network>`
+fn bound(seen: &Seen) -> Option<(usize, &'static str, IpAddr, IpNet)> {
+    let msg = message(seen);
+    let (index, rest) = msg.strip_prefix("invalid range set ")?.split_once(": ")?;
+    let which = ["RangeStart", "RangeEnd"];
+    let which = which.into_iter().find(|which| rest.starts_with(which))?;
+    let (ip, net) = rest[which.len()..].trim().split_once(" not in network ")?;
+    Some((
+        index.parse().ok()?,
+        which,
+        ip.parse().ok()?,
+        net.parse().ok()?,
+    ))
 }
 
 fn panicked(seen: &Seen) -> bool {
