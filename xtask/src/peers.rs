@@ -21,6 +21,10 @@ const PACKAGES: &[Package] = &[
         file: "/usr/lib/cni/host-local",
     },
     Package {
+        name: "golang-k8s-sigs-structured-merge-diff-dev",
+        file: "/usr/share/gocode/src/sigs.k8s.io/structured-merge-diff",
+    },
+    Package {
         name: "iproute2",
         file: "/usr/sbin/ip",
     },

@@ -16,7 +16,9 @@ use podplane_api::{
 };
 use serde_json::{Value, json};
 
+mod cases;
 mod random;
+use cases::Case;
 use random::Random;
 
 const KINDS: &[(&str, &str, &str, &str)] = &[
@@ -207,6 +209,69 @@ of {object}"
     }
     eprintln!("{style}: {applied} patches applied alike, {refused} refused by both");
     assert!(applied > refused / 3, "too few patches say anything");
+}
+
+/// The table's objects are without what every object has.
+fn complete(case: &Case, mut object: Value) -> Value {
+    let (group, version, kind) = case.kind;
+    object["apiVersion"] = if group.is_empty() {
+        version.into()
+    } else {
+        format!("{group}/{version}").into()
+    };
+    object["kind"] = kind.into();
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    object["metadata"]["name"] = "x".into();
+    object
+}
+
+#[test]
+fn known_patches() {
+    for case in cases::strategic() {
+        let (group, version, kind) = case.kind;
+        let ty = Type::of_kind(group, version, kind).unwrap();
+        let ours = patch::strategic(ty, complete(&case, case.object.clone()), case.patch.clone());
+        let expected = case
+            .expected
+            .clone()
+            .map(|expected| complete(&case, expected));
+        assert_eq!(
+            ours.map_err(|error| error.to_string()),
+            expected.map_err(str::to_owned),
+            "{}",
+            case.name
+        );
+    }
+}
+
+/// The table itself is right.
+#[test]
+fn known_patches_of_kubectl() {
+    let Some(kubectl) = kubectl() else { return };
+    for case in cases::strategic() {
+        let (theirs, errors) = reference(
+            &kubectl,
+            &[complete(&case, case.object.clone())],
+            "strategic",
+            &case.patch,
+        );
+        match &case.expected {
+            Ok(expected) => assert_eq!(
+                theirs.get("x"),
+                Some(&complete(&case, expected.clone())),
+                "{}: {errors}",
+                case.name
+            ),
+            Err(text) => assert_eq!(
+                errors,
+                format!("error: {}\n", text.trim_end_matches('\n')),
+                "{}",
+                case.name
+            ),
+        }
+    }
 }
 
 #[test]

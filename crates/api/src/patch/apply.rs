@@ -139,11 +139,12 @@ pub fn apply(
     {
         return Err(ApplyError::ManagedFields);
     }
-    let empty = json!({});
-    let mut managers = Managers::of(live.unwrap_or(&empty));
-    let live = without_managers(live.unwrap_or(&empty));
+    let blank = typed::blank(ty);
+    let mut managers = Managers::of(live.unwrap_or(&blank));
+    let is_new = live.is_none();
+    let live = without_managers(live.unwrap_or(&blank));
     typed::check(ty, config).map_err(untypable)?;
-    if managers.0.is_empty() {
+    if managers.0.is_empty() && !is_new {
         managers.own_before_first_apply(ty, &live, writer);
     }
     let merged = typed::merge(ty, live.clone(), config.clone());
@@ -172,7 +173,7 @@ pub fn apply(
     };
     managers.set_time(&identity, time);
     Ok(Applied {
-        object: managers.write(object),
+        object: managers.write(typed::drop_nulls(object)),
         changed,
         conflicts: taken,
     })
@@ -182,8 +183,8 @@ pub fn apply(
 ///
 /// The owners of before are those in `new` if it has any that can be read, else those in `live`; a list with one empty entry makes all be forgotten.
 pub fn track(ty: Type, live: Option<&Value>, new: &Value, writer: &Writer<'_>) -> Value {
-    let empty = json!({});
-    let live = live.unwrap_or(&empty);
+    let blank = typed::blank(ty);
+    let live = live.unwrap_or(&blank);
     let mut managers = match Managers::read(new) {
         Some(managers) => managers,
         None => Managers::of(live),
@@ -210,30 +211,24 @@ fn prune(ty: Type, merged: Value, last: Option<&FieldSet>, managers: &Managers) 
     let Some(last) = last.filter(|last| !last.is_empty()) else {
         return merged;
     };
-    let with_named = |set: FieldSet| set.with_named(Some(ty));
-    let remaining = |value: &Option<Value>| {
-        with_named(
-            value
-                .as_ref()
-                .map_or_else(FieldSet::default, |value| typed::fields(ty, value)),
-        )
-    };
-    let last = with_named(last.clone());
+    let fields = |value: &Value| typed::fields(ty, value).with_named(Some(ty));
+    let last = last.clone().with_named(Some(ty));
     let owned = managers
         .0
         .iter()
-        .fold(FieldSet::default(), |all, entry| all.union(&entry.fields));
-    let all = with_named(typed::fields(ty, &merged));
-    let without_last = typed::remove(ty, merged.clone(), &last);
+        .fold(FieldSet::default(), |all, entry| all.union(&entry.fields))
+        .with_named(Some(ty));
+    let all = fields(&merged);
+    let without_last = typed::remove(ty, &merged, &last);
     let unowned = all
         .clone()
-        .difference(&remaining(&without_last))
-        .difference(&with_named(owned));
-    let without_unowned = typed::remove(ty, merged.clone(), &unowned);
+        .difference(&fields(&without_last))
+        .difference(&owned);
+    let without_unowned = typed::remove(ty, &merged, &unowned);
     let gone = all
-        .difference(&remaining(&without_unowned))
+        .difference(&fields(&without_unowned))
         .intersection(&last);
-    typed::remove(ty, merged, &gone).unwrap_or_else(|| json!({}))
+    typed::remove(ty, &merged, &gone)
 }
 
 fn untypable(misfits: Vec<Misfit>) -> ApplyError {

@@ -143,18 +143,9 @@ fn merge_ordered_lists(ty: Type, original: &mut Object, patch: &mut Object) -> R
             }
             (Some(_), Some(new)) => new,
         };
-        let both: Vec<&Value> = server_order
-            .iter()
-            .chain(
-                patch
-                    .get(field)
-                    .and_then(Value::as_array)
-                    .into_iter()
-                    .flatten(),
-            )
-            .collect();
-        let kind = element_kind(&both)?;
-        patch.remove(field);
+        let patched = patch.remove(field);
+        let patched = patched.as_ref().and_then(Value::as_array);
+        let kind = element_kind(&server_order, patched.map_or(&[][..], Vec::as_slice))?;
         original.insert(
             field.to_owned(),
             Value::Array(put_in_order(merged, &order, &server_order, kind, meta)?),
@@ -189,23 +180,25 @@ fn check_order(patch: &[Value], order: &[Value], meta: &PatchMeta) -> Result<()>
     if patch.is_empty() || order.is_empty() {
         return Ok(());
     }
-    let mut rest = order.iter();
-    for element in patch
-        .iter()
-        .filter(|element| meta.merge_key.is_none() || element.get(PATCH).is_none())
-    {
-        loop {
-            let Some(next) = rest.next() else {
-                return Err(PatchError::Unprocessable(format!(
-                    "The order in patch list:\n{}\n doesn't match {ORDER} list:\n{}\n",
-                    go_list(patch.iter()),
-                    go_list(order.iter())
-                )));
-            };
-            if key_of(element, meta)? == key_of(next, meta)? {
-                break;
-            }
-        }
+    let deleted = |element: &&Value| {
+        meta.merge_key.is_some() && element.get(PATCH).and_then(Value::as_str) == Some("delete")
+    };
+    let mut elements = patch.iter().filter(|element| !deleted(element)).peekable();
+    for next in order {
+        let directive = |element: &&Value| element.get(PATCH).is_some();
+        while elements.next_if(directive).is_some() {}
+        match elements.peek() {
+            Some(element) if key_of(element, meta)? == key_of(next, meta)? => elements.next(),
+            Some(_) => continue,
+            None => break,
+        };
+    }
+    if elements.peek().is_some() {
+        return Err(PatchError::Unprocessable(format!(
+            "The order in patch list:\n{}\n doesn't match {ORDER} list:\n{}\n",
+            go_list(patch),
+            go_list(order)
+        )));
     }
     Ok(())
 }
@@ -232,7 +225,7 @@ fn merge_lists(
     if old.is_empty() && patch.is_empty() {
         return Ok(old);
     }
-    let kind = element_kind(&old.iter().chain(&patch).collect::<Vec<_>>())?;
+    let kind = element_kind(&old, &patch)?;
     let (merged, patch) = match kind {
         Elements::Scalars if mode == Mode::Delete => {
             old.retain(|element| !patch.contains(element));
@@ -443,19 +436,16 @@ fn lookup_list(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
     }
 }
 
-fn element_kind(elements: &[&Value]) -> Result<Elements> {
-    let Some(first) = elements.first() else {
-        return Err(PatchError::Unprocessable(
-            "no elements in any of the given slices".into(),
-        ));
+fn element_kind(old: &[Value], patch: &[Value]) -> Result<Elements> {
+    let mut elements = old.iter().chain(patch);
+    let Some(first) = elements.next() else {
+        let text = "no elements in any of the given slices";
+        return Err(PatchError::Unprocessable(text.into()));
     };
-    if elements
-        .iter()
-        .any(|other| type_of(other) != type_of(first))
-    {
-        let all = go_list(elements.iter().copied());
+    if elements.any(|other| type_of(other) != type_of(first)) {
+        let (old, patch) = (go_list(old), go_list(patch));
         return Err(PatchError::Unprocessable(format!(
-            "list element types are not identical: {all}"
+            "list element types are not identical: [{old} {patch}]"
         )));
     }
     match first {
@@ -539,7 +529,7 @@ fn go(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),
         Value::String(text) => text.clone(),
-        Value::Array(list) => go_list(list.iter()),
+        Value::Array(list) => go_list(list),
         Value::Object(map) => {
             let fields: Vec<_> = map
                 .iter()
@@ -551,6 +541,6 @@ fn go(value: &Value) -> String {
     }
 }
 
-fn go_list<'a>(list: impl Iterator<Item = &'a Value>) -> String {
-    format!("[{}]", list.map(go).collect::<Vec<_>>().join(" "))
+fn go_list(list: &[Value]) -> String {
+    format!("[{}]", list.iter().map(go).collect::<Vec<_>>().join(" "))
 }

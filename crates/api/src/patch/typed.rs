@@ -187,6 +187,19 @@ fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
     }
 }
 
+/// An object without fields, but with its structs: what is there before the first write. So no one owns `spec` as a whole.
+pub(super) fn blank(ty: Type) -> Value {
+    let structs = match ty.kind() {
+        Kind::Struct(fields) => fields
+            .fields()
+            .filter(|(_, field)| matches!(field.ty().kind(), Kind::Struct(_))),
+        _ => return Value::Object(Map::new()),
+    };
+    structs
+        .map(|(name, _)| (name.to_owned(), Value::Object(Map::new())))
+        .collect()
+}
+
 /// What differs between two objects.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
@@ -241,8 +254,7 @@ fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> Differenc
             if leaf(&a, old) || leaf(&b, new) {
                 out.modified.add();
             }
-            // A struct is there as soon as a field of it is; that is no one's doing.
-            if old.is_none() && (!declared || out.added.is_empty()) {
+            if old.is_none() {
                 out.added.add();
             }
             if new.is_none() {
@@ -386,42 +398,53 @@ fn merge_elements(list: &'static List, live: &[Value], config: &[Value]) -> Vec<
     out
 }
 
-/// The object without these fields, keys and elements. What loses all that it had goes too.
-pub(super) fn remove(ty: Type, value: Value, set: &FieldSet) -> Option<Value> {
-    let had = |value: &Value| match value {
-        Value::Object(fields) => !fields.is_empty(),
-        Value::Array(elements) => !elements.is_empty(),
-        _ => false,
-    };
-    let was_filled = had(&value);
-    let kept = match view(ty, &value) {
-        View::Leaf => return Some(value),
-        View::Fields(fields) => {
+/// The object without these fields, keys and elements. What loses all that it had is `null`, so that it counts as there; see [`drop_nulls`].
+pub(super) fn remove(ty: Type, value: &Value, set: &FieldSet) -> Value {
+    let kept = match view(ty, value) {
+        View::Fields(fields) if !fields.is_empty() => {
             let kept = fields.iter().filter_map(|(name, value)| {
                 let value = remove_at(ty.field(name), Element::field(name), value, set)?;
                 Some((name.clone(), value))
             });
             Value::Object(kept.collect())
         }
-        View::Elements(list, elements) => {
+        View::Elements(list, elements) if !elements.is_empty() => {
             let kept = elements
                 .iter()
                 .filter_map(|element| match identify(list, element) {
                     Ok(identity) => remove_at(Some(list.items()), identity, element, set),
                     Err(_) => Some(element.clone()),
                 });
-            Value::Array(kept.collect())
+            Value::Array(kept.filter(|element| !element.is_null()).collect())
         }
+        _ => return value.clone(),
     };
-    (!was_filled || had(&kept)).then_some(kept)
+    match &kept {
+        Value::Object(fields) if fields.is_empty() => Value::Null,
+        Value::Array(elements) if elements.is_empty() => Value::Null,
+        _ => kept,
+    }
 }
 
 fn remove_at(ty: Option<Type>, element: Element, value: &Value, set: &FieldSet) -> Option<Value> {
     if set.has(&element) {
         return None;
     }
-    match (ty, set.below(&element)) {
-        (Some(ty), Some(set)) => remove(ty, value.clone(), set),
-        _ => Some(value.clone()),
+    Some(match (ty, set.below(&element)) {
+        (Some(ty), Some(set)) => remove(ty, value, set),
+        _ => value.clone(),
+    })
+}
+
+/// The object without the fields that are `null`.
+pub(super) fn drop_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.into_iter().filter(|(_, value)| !value.is_null());
+            kept.map(|(name, value)| (name, drop_nulls(value)))
+                .collect()
+        }
+        Value::Array(elements) => elements.into_iter().map(drop_nulls).collect(),
+        scalar => scalar,
     }
 }

@@ -1,8 +1,11 @@
+#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(clippy::allow_attributes, reason = "the other part is dead in each")]
+
 //! Random objects of a kind, and random patches for them, which often meet.
 
 use std::collections::BTreeMap;
 
-use podplane_api::schema::{Kind, PatchMeta, Type};
+use podplane_api::schema::{Identity, Kind, PatchMeta, Type};
 use proptest::{
     prelude::RngExt,
     test_runner::{RngAlgorithm, TestRng},
@@ -144,6 +147,55 @@ impl Random {
                 }
                 elements.into()
             }
+        }
+    }
+
+    /// A configuration for server-side apply: an object whose lists have the keys that tell their elements apart.
+    pub(crate) fn configuration(&mut self, ty: Type) -> Value {
+        let mut value = self.value(ty, None, 5);
+        self.identify(ty, &mut value);
+        value
+    }
+
+    fn identify(&mut self, ty: Type, value: &mut Value) {
+        match (ty.kind(), value) {
+            (Kind::List(list), Value::Array(elements)) => {
+                let mut seen = Vec::new();
+                for mut element in std::mem::take(elements) {
+                    self.identify(list.items(), &mut element);
+                    if let (Identity::Keys(keys), Some(element)) =
+                        (&list.identity, element.as_object_mut())
+                    {
+                        for key in keys {
+                            if key.default.is_none() || self.chance(50) {
+                                element.insert(key.name.clone(), self.name().into());
+                            } else {
+                                element.remove(&key.name);
+                            }
+                        }
+                    }
+                    let identity: Value = match &list.identity {
+                        Identity::Atomic => seen.len().into(),
+                        Identity::Set => element.clone(),
+                        Identity::Keys(keys) => keys
+                            .iter()
+                            .map(|key| element.get(&key.name).or(key.default.as_ref()).cloned())
+                            .collect(),
+                    };
+                    if !seen.contains(&identity) {
+                        seen.push(identity);
+                        elements.push(element);
+                    }
+                }
+            }
+            (_, Value::Object(fields)) => {
+                for (name, value) in fields {
+                    if let Some(ty) = ty.field(name) {
+                        self.identify(ty, value);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
