@@ -82,7 +82,8 @@ impl Plugin for Ptp {
         })?;
         find_container_faults(call, container, &previous)
             .map_err(|error| failed(&error))?
-            .map_or(Ok(()), |fault| Err(CniError::internal(fault)))
+            .map(drop)
+            .map_err(CniError::internal)
     }
 
     fn gc(&self, call: &Call) -> Result<(), CniError> {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use support::{
     DEBIAN, World, attachment, exchange, list,
     network::{config, dual, ip, leases, links, node, v4},
-    our_plugins, require,
+    our_plugins, require, run_in,
 };
 
 /// Waits until an IPv6 address is not tentative any more: the reference asks whether somebody has it.
@@ -350,7 +350,7 @@ fn a_repeated_add_leaves_the_first_one_alone() {
     let message = runtime.check(&network, &pod).unwrap_err().message();
     assert_eq!(
         message,
-        "plugin type=\"bridge\" failed (check): address 10.244.1.2/24 not found on eth0"
+        "plugin type=\"bridge\" failed (check): Failed to match addr 10.244.1.2/24 on interface eth0"
     );
 }
 
@@ -559,4 +559,73 @@ fn a_bridge_killed_in_the_middle_leaves_nothing_that_del_does_not_clear() {
         );
     }
     assert!(killed > 0);
+}
+
+/// What CHECK says after `harm`, of a plugin directory's bridge.
+fn check_after(bin_dir: &Path, harm: &[&[&str]], inside: bool) -> String {
+    let world = World::new();
+    let runtime = world.runtime(&[bin_dir]);
+    let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
+    let a = world.netns("a");
+    let result = runtime.add(&network, &attachment("a", &a)).unwrap();
+    runtime.check(&network, &attachment("a", &a)).unwrap();
+    let port = result.interfaces[1].name.as_str();
+    let netns = if inside { a.as_path() } else { node(&runtime) };
+    for args in harm {
+        let args: Vec<_> = args.iter().map(|arg| arg.replace("PORT", port)).collect();
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        run_in(netns, "ip", &args);
+    }
+    let said = runtime.check(&network, &attachment("a", &a)).unwrap_err();
+    said.message().replace(port, "PORT")
+}
+
+#[test]
+fn check_says_what_is_wrong_in_the_references_words() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    let harms: [(&[&[&str]], bool); 5] = [
+        (&[&["addr", "del", "10.244.1.2/24", "dev", "eth0"]], true),
+        (&[&["link", "del", "eth0"]], true),
+        (&[&["link", "set", "PORT", "nomaster"]], false),
+        (&[&["link", "del", "cni0"]], false),
+        (
+            &[
+                &["link", "del", "cni0"],
+                &["link", "add", "cni0", "type", "veth", "peer", "name", "x"],
+            ],
+            false,
+        ),
+    ];
+    for (harm, inside) in harms {
+        let ours = check_after(&our_plugins(), harm, inside);
+        assert_eq!(
+            ours,
+            check_after(Path::new(DEBIAN), harm, inside),
+            "{harm:?}"
+        );
+    }
+}
+
+/// A runtime reads a plugin's output to its end: DEL leaves the kernel to free the links, but nobody holding the pipes.
+#[test]
+fn del_answers_before_the_kernel_has_freed_the_links_and_holds_nothing() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
+    let a = world.netns("a");
+    for _ in 0..20 {
+        let result = runtime.add(&network, &attachment("a", &a)).unwrap();
+        let port = result.interfaces[1].name.as_str();
+        runtime.del(&network, &attachment("a", &a)).unwrap();
+        // Neither end is there, at once.
+        let mut host = Netlink::open_in(node(&runtime)).unwrap();
+        assert_eq!(host.link(port).unwrap(), None);
+        assert_eq!(Netlink::open_in(&a).unwrap().link("eth0").unwrap(), None);
+        assert_eq!(leases(&world), 0);
+    }
 }

@@ -1,9 +1,9 @@
-//! CHECK: is everything as the previous result says.
+//! CHECK: is everything as the previous result says. The texts are the reference's.
 
 use super::config::Config;
 use crate::{
-    attach::check::{differs, find_container_faults},
-    netlink::{Netlink, NetlinkError},
+    attach::check::find_container_faults,
+    netlink::{Link, Netlink, NetlinkError},
     skel::{Call, previous_result, text},
     types::{CniError, CniResult, Interface},
 };
@@ -22,44 +22,83 @@ fn find_faults(
     config: &Config,
     previous: &CniResult,
 ) -> Result<Option<String>, NetlinkError> {
-    let of_container = |i: &&Interface| i.name == call.ifname && i.sandbox == call.netns;
-    let Some(container) = previous.interfaces.iter().find(of_container) else {
-        return Ok(Some(format!(
-            "prevResult has no interface {} in {}",
-            call.ifname, call.netns
-        )));
-    };
     let mut host = Netlink::open()?;
-    let bridge = match host.link(&config.bridge)? {
-        Some(link) if link.kind == "bridge" => link,
-        Some(_) => return Ok(Some(format!("link {} is not a bridge", config.bridge))),
-        None => return Ok(Some(format!("bridge {} not found", config.bridge))),
+    let interfaces = previous.interfaces.as_slice();
+    let nothing = Interface::default();
+    let named = interfaces.iter().find(|i| i.name == config.bridge);
+    let bridge = match find(&mut host, named.unwrap_or(&nothing))? {
+        Ok(link) => link,
+        Err(fault) => return Ok(Some(fault)),
     };
-    if config.promiscuous && !bridge.is_promiscuous {
-        return Ok(Some(format!(
-            "bridge {} is not in promiscuous mode",
-            bridge.name
-        )));
+    if let Some(fault) = find_bridge_faults(config, named.unwrap_or(&nothing), &bridge) {
+        return Ok(Some(fault));
     }
-    let on_host = previous
-        .interfaces
-        .iter()
-        .filter(|i| i.sandbox.is_empty() && i.name != config.bridge);
-    for port in on_host {
-        match host.link(&port.name)? {
-            Some(link) if link.controller != Some(bridge.index) => {
-                return Ok(Some(format!(
-                    "link {} is not a port of {}",
-                    port.name, bridge.name
-                )));
-            }
-            Some(link) => {
-                if let Some(fault) = differs(port, &link) {
-                    return Ok(Some(fault));
-                }
-            }
-            None => return Ok(Some(format!("link {} not found", port.name))),
+    let is_container = |i: &&Interface| i.name == call.ifname && i.sandbox == call.netns;
+    let Some(container) = interfaces.iter().find(is_container) else {
+        return Ok(Some(format!(
+            "Sandbox in prevResult  doesn't match configured netns: {}",
+            call.netns
+        )));
+    };
+    let inside = match find_container_faults(call, container, previous)? {
+        Ok(link) => link,
+        Err(fault) => return Ok(Some(fault)),
+    };
+    // The port is the one whose other end is the container's; what else is named need only be there.
+    let others = interfaces.iter();
+    for other in others.filter(|i| i.name != config.bridge && i.name != call.ifname) {
+        let port = match find(&mut host, other)? {
+            Ok(link) => link,
+            Err(fault) => return Ok(Some(fault)),
+        };
+        let is_port = port.kind == "veth"
+            && port.controller == Some(bridge.index)
+            && port.peer == Some(inside.index)
+            && inside.peer == Some(port.index);
+        if is_port {
+            let differs = !other.mac.is_empty() && other.mac != port.mac_text();
+            let (name, mac) = (&other.name, &other.mac);
+            return Ok(
+                differs.then(|| format!("Interface {name} Mac doesn't match: {mac} not found"))
+            );
         }
     }
-    find_container_faults(call, container, previous)
+    Ok(Some(format!(
+        "CNI veth created for bridge {} was not found",
+        config.bridge
+    )))
+}
+
+/// A link of the host that the previous result names, or what is wrong with it.
+fn find(host: &mut Netlink, named: &Interface) -> Result<Result<Link, String>, NetlinkError> {
+    let Interface { name, sandbox, .. } = named;
+    if name.is_empty() {
+        return Ok(Err("Interface name missing ".to_owned()));
+    }
+    let Some(link) = host.link(name)? else {
+        return Ok(Err(format!("Interface name {name} not found")));
+    };
+    if !sandbox.is_empty() {
+        return Ok(Err(format!("Interface {name} should not be in sandbox")));
+    }
+    Ok(Ok(link))
+}
+
+fn find_bridge_faults(config: &Config, named: &Interface, bridge: &Link) -> Option<String> {
+    let Interface { name, mac, .. } = named;
+    if bridge.kind != "bridge" {
+        return Some(format!(
+            "Interface {name} does not have link type of bridge"
+        ));
+    }
+    if !mac.is_empty() && *mac != bridge.mac_text() {
+        return Some(format!("Bridge interface {name} Mac doesn't match: {mac}"));
+    }
+    // The other way round, the reference complains of whoever listens on the bridge.
+    if config.promiscuous && !bridge.is_promiscuous {
+        return Some(format!(
+            "Bridge interface {name} configured Promisc Mode true doesn't match current state: false "
+        ));
+    }
+    None
 }
