@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use ipnet::IpNet;
+
 use crate::{
     netlink::{Netlink, NetlinkError, Request},
-    skel::{Call, Plugin, text},
-    types::{CniError, CniResult, Interface, IpConfig, json},
+    netns,
+    skel::{Call, Plugin, previous_result, text},
+    types::{CniError, CniResult, Interface, IpConfig},
 };
 
 const LO: &str = "lo";
@@ -21,16 +24,28 @@ impl Plugin for Loopback {
 
     /// Answers the previous result if there is one, since nothing of it has changed.
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
-        let addresses =
-            set_up(Path::new(&call.netns)).map_err(|error| CniError::internal(text(&error)))?;
-        let config = json::parse_folded(&call.stdin).map_err(CniError::internal)?;
-        if let Some(previous) = config.get("prevresult").filter(|value| value.is_object()) {
-            return CniResult::from_value(previous, call.version.as_str())
-                .map_err(CniError::internal);
+        let previous = previous_result(call).map_err(|error| CniError {
+            msg: format!("failed to parse prevResult: {}", error.msg),
+            ..error
+        })?;
+        let addresses = set_up(Path::new(&call.netns));
+        let addresses = addresses.map_err(|error| CniError::internal(text(&error)))?;
+        let is_foreign = |net: &&IpNet| !net.addr().is_loopback();
+        if let Some(foreign) = addresses.iter().find(is_foreign) {
+            return Err(CniError::internal(format!(
+                "loopback interface found with non-loopback address \"{}\"",
+                foreign.addr()
+            )));
         }
-        let ips = addresses.into_iter().map(|address| IpConfig {
+        if let Some(previous) = previous {
+            return Ok(previous);
+        }
+        // The first of each family.
+        let first = |v4| addresses.iter().find(|net| net.addr().is_ipv4() == v4);
+        let ips = [first(true), first(false)].into_iter().flatten();
+        let ips = ips.map(|address| IpConfig {
             interface: Some(0),
-            address,
+            address: *address,
             gateway: None,
         });
         Ok(CniResult {
@@ -46,9 +61,10 @@ impl Plugin for Loopback {
         })
     }
 
+    /// A namespace that is gone is success, also when a file is left of it, as after a reboot.
     fn del(&self, call: &Call) -> Result<(), CniError> {
         let path = Path::new(&call.netns);
-        if call.netns.is_empty() || !path.exists() {
+        if call.netns.is_empty() || !netns::is_netns(path) {
             return Ok(());
         }
         let set_down = || {
@@ -79,7 +95,7 @@ impl Plugin for Loopback {
 }
 
 /// Sets `lo` up, and tells its addresses.
-fn set_up(netns: &Path) -> Result<Vec<ipnet::IpNet>, NetlinkError> {
+fn set_up(netns: &Path) -> Result<Vec<IpNet>, NetlinkError> {
     let mut netlink = Netlink::open_in(netns)?;
     let Some(lo) = netlink.link(LO)? else {
         return Ok(Vec::new());

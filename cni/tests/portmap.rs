@@ -453,6 +453,62 @@ fn rules_of_the_reference_are_taken_away_and_those_of_others_stay() {
 }
 
 #[test]
+fn what_debians_made_with_iptables_is_taken_away() {
+    if !require(&["root", "nftables", "cni-plugins"]) {
+        return;
+    }
+    let site = Site::new();
+    let bin = site.world.path("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for (plugin, dir) in [
+        ("bridge", our_plugins()),
+        ("host-local", our_plugins()),
+        ("portmap", DEBIAN.into()),
+    ] {
+        std::os::unix::fs::symlink(dir.join(plugin), bin.join(plugin)).unwrap();
+    }
+    let debians = Runtime {
+        bin_dirs: vec![bin],
+        ..site.runtime.clone()
+    };
+    let mut network = site.network("bridge", &json!({}));
+    network.cni_version = "1.0.0".to_owned();
+    let mapping = |port: u16| json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
+    let (a, b) = (site.pod("a", &mapping(8080)), site.pod("b", &mapping(9090)));
+    debians.add(&network, &a).unwrap();
+    debians.add(&network, &b).unwrap();
+    let chains = |shown: &str| shown.matches("chain CNI-DN-").count();
+    let made = chains(&site.ruleset());
+    assert!(made >= 2, "{}", site.ruleset());
+    site.runtime.del(&network, &a).unwrap();
+    let shown = site.ruleset();
+    assert_eq!(chains(&shown), made / 2, "{shown}");
+    assert!(!shown.contains("8080") && shown.contains("9090"), "{shown}");
+    site.runtime.del(&network, &b).unwrap();
+    assert_eq!(chains(&site.ruleset()), 0);
+}
+
+#[test]
+fn hundreds_of_mappings_are_made_and_taken_away() {
+    if !require(&["root", "nftables"]) {
+        return;
+    }
+    let site = Site::new();
+    let network = site.network("bridge", &json!({}));
+    let many: Vec<_> = (0..1000)
+        .map(|n| json!({"hostPort": 10_000 + n, "containerPort": 80, "protocol": "tcp"}))
+        .collect();
+    let pod = site.pod("a", &many.into());
+    site.runtime.add(&network, &pod).unwrap();
+    site.runtime.check(&network, &pod).unwrap();
+    assert_eq!(site.ruleset().matches("dnat to").count(), 2000);
+    // As after the loss of the cache.
+    std::fs::remove_dir_all(site.world.path("cache")).unwrap();
+    site.runtime.gc(&network, Some(&[])).unwrap();
+    assert_eq!(site.ruleset(), "");
+}
+
+#[test]
 fn a_gc_of_another_network_and_a_del_of_another_interface_leave_the_rules() {
     if !require(&["root", "nftables"]) {
         return;

@@ -88,7 +88,11 @@ pub(super) fn add(addresses: &[IpNet], owner: Owner<'_>) -> Result<(), CniError>
 
 /// Removes what `iptables-nft` made.
 pub(super) fn remove_by_netlink(nft: &mut Nft, owner: Owner<'_>) -> Result<(), NetlinkError> {
-    let name = chain_of(owner);
+    remove_chain(nft, &chain_of(owner), "POSTROUTING")
+}
+
+/// Removes a chain that `iptables-nft` made in the tables `nat`, and the jumps to it from another one.
+pub(crate) fn remove_chain(nft: &mut Nft, name: &str, from: &str) -> Result<(), NetlinkError> {
     for family in [Family::Ip, Family::Ip6] {
         let table = Table {
             family,
@@ -97,14 +101,14 @@ pub(super) fn remove_by_netlink(nft: &mut Nft, owner: Owner<'_>) -> Result<(), N
         let mut attempts = 0;
         while nft.chains(table)?.iter().any(|chain| chain.name == name) {
             attempts += 1;
-            let postrouting = table.chain("POSTROUTING");
+            let from = table.chain(from);
             let mut batch = Batch::default();
-            for rule in nft.rules(postrouting)? {
-                if rule.target.as_deref() == Some(&name) {
-                    batch.delete_rule(postrouting, rule.handle);
+            for rule in nft.rules(from)? {
+                if rule.target.as_deref() == Some(name) {
+                    batch.delete_rule(from, rule.handle);
                 }
             }
-            batch.delete_chain(table.chain(&name));
+            batch.delete_chain(table.chain(name));
             match nft.apply(batch) {
                 // Somebody else has removed a part since it was listed.
                 Err(error) if error.is_not_found() && attempts < 5 => {}

@@ -6,6 +6,7 @@
 mod iptables;
 
 use ipnet::IpNet;
+pub(crate) use iptables::remove_chain;
 use sha2::{Digest as _, Sha512};
 
 use crate::{
@@ -92,7 +93,7 @@ impl Owner<'_> {
 }
 
 /// The first digits of the text's SHA-512.
-fn hash(text: &str, digits: usize) -> String {
+pub(crate) fn hash(text: &str, digits: usize) -> String {
     let bytes = Sha512::digest(text);
     let mut hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     hex.truncate(digits);

@@ -11,7 +11,7 @@ use netlink_packet_core::{
     NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_sys::{Socket, SocketAddr};
-use rustix::io::Errno;
+use rustix::{io::Errno, net::sockopt};
 
 use crate::netns::NetnsError;
 
@@ -163,10 +163,15 @@ impl<M: Message> Connection<M> {
             attempts.push((attempt, is_awaited));
         }
         let failed = |source| {
-            let all: Vec<_> = attempts.iter().map(|(attempt, _)| &**attempt).collect();
-            let attempt = all.join(", ");
+            const SHOWN: usize = 10;
+            let first = attempts.iter().take(SHOWN).map(|(attempt, _)| &**attempt);
+            let mut attempt = first.collect::<Vec<_>>().join(", ");
+            if let Some(more) = attempts.len().checked_sub(SHOWN + 1) {
+                attempt = format!("{attempt}, and {} more", more + 1);
+            }
             NetlinkError::Socket { attempt, source }
         };
+        self.make_room(buffer.len());
         self.socket.send(&buffer, 0).map_err(failed)?;
         let mut outcome = Ok(());
         while awaited > 0 {
@@ -212,6 +217,17 @@ impl<M: Message> Connection<M> {
     pub(super) fn watch_links(&mut self) -> io::Result<()> {
         const RTNLGRP_LINK: u32 = 1;
         self.socket.add_membership(RTNLGRP_LINK)
+    }
+
+    /// Lets the socket take a datagram of this length at once. Where that is not allowed, sending says so.
+    fn make_room(&self, length: usize) {
+        /// What every socket takes by default (`net.core.wmem_default`), and some more.
+        const ALWAYS: usize = 100 << 10;
+        if length > ALWAYS
+            && sockopt::set_socket_send_buffer_size_force(&self.socket, length).is_err()
+        {
+            _ = sockopt::set_socket_send_buffer_size(&self.socket, length);
+        }
     }
 
     /// Asks for one object.

@@ -43,7 +43,7 @@ impl Plugin for Portmap {
         if config.has_mark {
             warn("markMasqBit has no effect: nftables masquerades by address, without a mark");
         }
-        let owner = owner(call)?;
+        let owner = owner(call, &network_name(call)?);
         let mut nft = open()?;
         let forwarded = forward(&mut nft, &config, &owner);
         forwarded.inspect_err(|_| {
@@ -57,9 +57,15 @@ impl Plugin for Portmap {
 
     /// The container's id is enough: rules are deleted also without the mappings, or a previous result.
     fn del(&self, call: &Call) -> Result<(), CniError> {
-        rules::unforward(&mut open()?, &owner(call)?).map_err(|error| {
-            CniError::internal(format!("error deleting nftables rules: {}", text(&error)))
-        })?;
+        let network = network_name(call)?;
+        let deleted = Nft::open().and_then(|mut nft| {
+            rules::unforward(&mut nft, &owner(call, &network))?;
+            rules::remove_iptables_chains(&mut nft, &network, &call.container_id)
+        });
+        match deleted {
+            Err(error) if error.is_unknown_family() => {} // No nftables, no rules.
+            other => other.map_err(|error| undeleted(&error))?,
+        }
         match Config::parse(call) {
             Ok(config) => forget_flows(&config),
             Err(error) => warn(&error.msg), // Such an ADD has made no rules.
@@ -75,7 +81,7 @@ impl Plugin for Portmap {
         if config.mappings.is_empty() {
             return Ok(());
         }
-        let fault = rules::find_faults(&mut open()?, &config, &owner(call)?);
+        let fault = rules::find_faults(&mut open()?, &config, &owner(call, &network_name(call)?));
         let fault = fault.map_err(|error| CniError::internal(text(&error)))?;
         fault.map_or(Ok(()), |fault| Err(CniError::internal(fault)))
     }
@@ -88,9 +94,8 @@ impl Plugin for Portmap {
             .into_iter()
             .map(|attachment| (attachment.container_id, attachment.ifname))
             .collect();
-        rules::collect_garbage(&mut open()?, &network_name(call)?, &valid).map_err(|error| {
-            CniError::internal(format!("error deleting nftables rules: {}", text(&error)))
-        })
+        rules::collect_garbage(&mut open()?, &network_name(call)?, &valid)
+            .map_err(|error| undeleted(&error))
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
@@ -113,9 +118,12 @@ fn open() -> Result<Nft, CniError> {
     Nft::open().map_err(|error: NetlinkError| CniError::internal(text(&error)))
 }
 
-fn owner(call: &Call) -> Result<Owner, CniError> {
-    let network = network_name(call)?;
-    Ok(Owner::new(&network, &call.container_id, &call.ifname))
+fn owner(call: &Call, network: &str) -> Owner {
+    Owner::new(network, &call.container_id, &call.ifname)
+}
+
+fn undeleted(error: &NetlinkError) -> CniError {
+    CniError::internal(format!("error deleting nftables rules: {}", text(error)))
 }
 
 fn forward(nft: &mut Nft, config: &Config, owner: &Owner) -> Result<(), CniError> {

@@ -5,6 +5,8 @@
 //! to `hostip_hostports`, where earlier versions of the reference kept some of them. `masquerading` has rules
 //! for each container. A rule's comment is the container's id, by which the reference finds what is to be
 //! deleted; network and interface are in the rule's tag, where the reference has nothing.
+//!
+//! What the reference's iptables backend made is deleted too, where `iptables` is the one for nftables.
 
 use std::{
     io::Write as _,
@@ -13,6 +15,7 @@ use std::{
 };
 
 use super::config::Config;
+use crate::masquerade::{hash, remove_chain};
 use crate::netlink::{
     NetlinkError,
     nft::{
@@ -277,6 +280,24 @@ pub(super) fn unforward(nft: &mut Nft, owner: &Owner) -> Result<(), NetlinkError
     delete(nft, |rule| owner.owns(rule))
 }
 
+/// Deletes what the reference has made by `iptables-nft` for a container: a chain of its own, and the jumps
+/// to it from a common one. Old versions of it made two.
+pub(super) fn remove_iptables_chains(
+    nft: &mut Nft,
+    network: &str,
+    container_id: &str,
+) -> Result<(), NetlinkError> {
+    const DIGITS: usize = 21;
+    let digits = hash(&format!("{network}{container_id}"), DIGITS);
+    for (prefix, from) in [
+        ("CNI-DN-", "CNI-HOSTPORT-DNAT"),
+        ("CNI-SN-", "CNI-HOSTPORT-SNAT"),
+    ] {
+        remove_chain(nft, &format!("{prefix}{digits}"), from)?;
+    }
+    Ok(())
+}
+
 /// Deletes the rules of a network's attachments but the valid ones.
 pub(super) fn collect_garbage(
     nft: &mut Nft,
@@ -299,12 +320,11 @@ fn delete(nft: &mut Nft, is_chosen: impl Fn(&Rule) -> bool) -> Result<(), Netlin
         emptied.clear();
         let mut batch = Batch::default();
         for v4 in [true, false] {
-            let mut of_family = Batch::default();
-            let stay = delete_owned(nft, &mut of_family, v4, &is_chosen)?;
-            if stay.is_empty() && !of_family.is_empty() {
+            let before = batch.len();
+            let stay = delete_owned(nft, &mut batch, v4, &is_chosen)?;
+            if stay.is_empty() && batch.len() > before {
                 emptied.push(v4);
             }
-            batch.append(of_family);
         }
         nft.apply(batch)
     })?;

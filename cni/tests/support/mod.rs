@@ -147,6 +147,26 @@ pub(crate) fn call(
     args: &str,
     config: &Value,
 ) -> (i32, String) {
+    let netns = Path::new("/does/not/exist");
+    run(program, [command, id, args], netns, config)
+}
+
+/// The same for a namespace.
+pub(crate) fn call_in(
+    program: &Path,
+    command: &str,
+    netns: &Path,
+    config: &Value,
+) -> (i32, String) {
+    run(program, [command, "a", ""], netns, config)
+}
+
+fn run(
+    program: &Path,
+    [command, id, args]: [&str; 3],
+    netns: &Path,
+    config: &Value,
+) -> (i32, String) {
     let mut child = Command::new(program)
         .env_clear()
         .envs([
@@ -154,8 +174,9 @@ pub(crate) fn call(
             ("CNI_CONTAINERID", id),
             ("CNI_IFNAME", "eth0"),
             ("CNI_ARGS", args),
+            ("CNI_PATH", DEBIAN),
         ])
-        .envs([("CNI_NETNS", "/does/not/exist"), ("CNI_PATH", DEBIAN)])
+        .env("CNI_NETNS", netns)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

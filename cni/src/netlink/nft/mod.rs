@@ -198,9 +198,10 @@ impl Batch {
         self.requests.is_empty()
     }
 
-    /// Adds the changes of another batch.
-    pub fn append(&mut self, mut other: Self) {
-        self.requests.append(&mut other.requests);
+    /// How many changes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len()
     }
 
     fn push(
