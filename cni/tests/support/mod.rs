@@ -10,6 +10,7 @@ pub(crate) mod bench;
 pub(crate) mod network;
 
 use std::{
+    fs,
     io::Write as _,
     net::{IpAddr, SocketAddr, UdpSocket},
     path::{Path, PathBuf},
@@ -192,6 +193,25 @@ fn run(
         output.status.code().unwrap_or(-1),
         String::from_utf8(output.stdout).unwrap(),
     )
+}
+
+/// Names and contents of a directory's files, in order.
+pub(crate) fn tree(dir: &Path) -> Vec<(String, String)> {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    let mut files: Vec<_> = entries
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let content = fs::read(entry.path()).unwrap_or_default();
+            (
+                entry.file_name().into_string().unwrap(),
+                String::from_utf8_lossy(&content).into_owned(),
+            )
+        })
+        .collect();
+    files.sort();
+    files
 }
 
 /// Sends a datagram from one namespace to an address in another, and an answer back.
