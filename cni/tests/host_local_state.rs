@@ -221,8 +221,6 @@ fn after_a_boot_the_leases_of_before_are_nobodys() {
         json!({"subnet": "10.1.2.0/24", "bootID": true, "rangeStart": "10.1.2.10"}),
         dir.path(),
     );
-    let uptime = fs::read_to_string("/proc/uptime").unwrap();
-    let uptime: u64 = uptime.split('.').next().unwrap().parse().unwrap();
     assert_eq!(
         run(&mut Command::new(debians()), "ADD", "old", &config).0,
         0
@@ -234,14 +232,12 @@ fn after_a_boot_the_leases_of_before_are_nobodys() {
     // Another boot, as a time namespace shows it: it began when this was done. /run is empty.
     let lease = fs::metadata(dir.path().join("net/10.1.2.11")).unwrap();
     let written = UNIX_EPOCH + Duration::from_secs(lease.ctime().try_into().unwrap());
-    let now = loop {
-        let now = SystemTime::now();
-        if now > written + Duration::from_secs(5) {
-            break now;
-        }
+    while SystemTime::now() < written + Duration::from_secs(6) {
         thread::sleep(Duration::from_millis(100)); // Files have no other clock than this one.
-    };
-    let young = uptime + now.duration_since(written).unwrap().as_secs() - 3;
+    }
+    let uptime = fs::read_to_string("/proc/uptime").unwrap();
+    let uptime: u64 = uptime.split('.').next().unwrap().parse().unwrap();
+    let young = uptime - 2;
     let offset = format!("--boottime=-{young}");
     let unshare = ["--time", "--fork", offset.as_str()];
     let boot = || after("mount -t tmpfs none /run", &unshare);

@@ -291,3 +291,21 @@ fn what_is_remembered_of_directories_that_are_gone_goes() {
     assert!(world.add([10, 1, 2, 4].into(), "b"));
     assert!(world.index_file().exists() && !gone.exists());
 }
+
+#[test]
+fn a_large_directory_is_read_by_two_and_whole() {
+    let world = World::new();
+    for n in 0..5_000_u32 {
+        let ip = IpAddr::from((0x0a01_0000 + n).to_be_bytes());
+        fs::write(world.path(&ip.to_string()), format!("c{n}\r\neth0")).unwrap();
+    }
+    for empty in ["10.1.0.0", "10.1.19.135"] {
+        fs::write(world.path(empty), "").unwrap();
+    }
+    for owner in ["c1", "c2500", "c4998"] {
+        fs::remove_file(world.index_file()).unwrap_or_default();
+        assert_eq!(world.del(owner), 1, "{owner}");
+        assert!(world.compare());
+    }
+    assert_eq!(world.leases().len(), 4_995);
+}

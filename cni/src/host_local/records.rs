@@ -48,6 +48,12 @@ impl Records {
         }
     }
 
+    /// Adds addresses that are not among them.
+    pub(super) fn append(&mut self, mut others: Self) {
+        self.bytes.append(&mut others.bytes);
+        self.sorted = None;
+    }
+
     /// Removes an address; the last record takes its place, which is returned.
     pub(super) fn remove(&mut self, ip: IpAddr) -> Option<usize> {
         let key = key(ip);

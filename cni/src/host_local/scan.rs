@@ -1,6 +1,6 @@
 //! Reading a directory of leases: listed once, and each file opened once.
 
-use std::{ffi::CStr, io, mem::MaybeUninit, net::IpAddr};
+use std::{ffi::CStr, io, mem::MaybeUninit, net::IpAddr, panic::resume_unwind, thread};
 
 use rustix::{
     fd::{AsFd, BorrowedFd},
@@ -14,52 +14,93 @@ use crate::types::parse_ip;
 /// The temporary file of file systems that need one: whoever writes it holds the lock.
 pub(super) const TEMPORARY: &CStr = c".lease.tmp";
 
+/// From this many entries on, a second thread pays.
+const MANY: usize = 2_000;
+
 /// What is in a directory.
-#[derive(Debug, Default)]
-pub(super) struct Scan {
+#[derive(Debug)]
+pub(super) struct Scan<T> {
     /// The addresses that cannot be reserved.
     pub(super) records: Records,
     /// Whether every address is a file of that name that could be read. If not, `records` is not all there is to know.
     pub(super) is_plain: bool,
+    /// What the caller wanted of the leases.
+    pub(super) wanted: Vec<T>,
+}
+
+impl<T> Default for Scan<T> {
+    fn default() -> Self {
+        Self {
+            records: Records::default(),
+            is_plain: true,
+            wanted: Vec::new(),
+        }
+    }
 }
 
 /// Reads the whole directory, whose lock is held, and removes what writers that were killed have left in it: a temporary
-/// file, and leases in which nothing stands. `visit` gets the name, the address and the content of each lease.
-pub(super) fn scan(
+/// file, and leases in which nothing stands. `want` gets the name, the address and the content of each lease.
+pub(super) fn scan<T: Send>(
     dir: BorrowedFd<'_>,
-    visit: &mut dyn FnMut(&str, IpAddr, &str),
-) -> io::Result<Scan> {
-    let mut scan = Scan {
-        records: Records::default(),
-        is_plain: true,
-    };
+    want: impl Fn(&str, IpAddr, &str) -> Option<T> + Sync,
+) -> io::Result<Scan<T>> {
+    let mut entries = Vec::new();
     list(dir, &mut |name, file_type| {
         if name == TEMPORARY {
             // Its writer is dead, or it would have the lock.
             return unlink(dir, name);
         }
-        let Some((text, ip)) = address(name) else {
-            return Ok(());
+        entries.extend(address(name).map(|(text, ip)| (Box::from(text), ip, file_type)));
+        Ok(())
+    })?;
+    if entries.len() < MANY {
+        return read_entries(dir, &entries, &want);
+    }
+    let (left, right) = entries.split_at(entries.len() / 2);
+    let (whole, rest) = thread::scope(|scope| {
+        let read_rest = || read_entries(dir, right, &want);
+        let rest = thread::Builder::new().spawn_scoped(scope, read_rest);
+        let whole = read_entries(dir, left, &want);
+        let rest = match rest {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => read_entries(dir, right, &want), // No thread to be had.
         };
+        (whole, rest)
+    });
+    let (mut whole, rest) = (whole?, rest?);
+    whole.records.append(rest.records);
+    whole.is_plain &= rest.is_plain;
+    whole.wanted.extend(rest.wanted);
+    Ok(whole)
+}
+
+type Entry = (Box<str>, IpAddr, FileType);
+
+fn read_entries<T>(
+    dir: BorrowedFd<'_>,
+    entries: &[Entry],
+    want: impl Fn(&str, IpAddr, &str) -> Option<T>,
+) -> io::Result<Scan<T>> {
+    let mut scan = Scan::default();
+    for (name, ip, file_type) in entries {
         let content = match file_type {
             FileType::Directory => None,
-            _ => read_small(dir, name).ok(),
+            _ => read_small(dir, &**name).ok(),
         };
         let content = content.as_deref().map(str::trim);
         if content.is_some_and(is_half_written) {
-            return unlink(dir, name);
+            unlink(dir, &**name)?;
+            continue;
         }
         // `::ffff:10.0.0.1` is a name for 10.0.0.1, but not the one that reserves it.
-        let reserves = !text.contains(':') || text == ip.to_string();
+        let reserves = !name.contains(':') || **name == *ip.to_string();
         if reserves {
-            scan.records.push(ip, content.map_or(0, hash));
+            scan.records.push(*ip, content.map_or(0, hash));
         }
         scan.is_plain &= reserves && content.is_some();
-        if let Some(content) = content {
-            visit(text, ip, content);
-        }
-        Ok(())
-    })?;
+        let wanted = content.and_then(|content| want(name, *ip, content));
+        scan.wanted.extend(wanted);
+    }
     Ok(scan)
 }
 
@@ -113,7 +154,7 @@ fn is_half_written(content: &str) -> bool {
         .is_empty()
 }
 
-fn unlink(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+fn unlink(dir: BorrowedFd<'_>, name: impl rustix::path::Arg) -> io::Result<()> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),

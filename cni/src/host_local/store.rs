@@ -135,12 +135,11 @@ impl Store {
 
     /// Reads every lease, sorted as the reference walks them.
     fn read_all(&self) -> io::Result<Vec<(String, Lease)>> {
-        let mut leases = Vec::new();
-        let mut visit = |name: &str, ip, content: &str| {
-            leases.push((name.to_owned(), Lease::parse(ip, content)));
-        };
-        scan(self.fd.as_fd(), &mut visit)
-            .map_err(|error| go_path_error("open", &self.dir, error))?;
+        let want =
+            |name: &str, ip, content: &str| Some((name.to_owned(), Lease::parse(ip, content)));
+        let found =
+            scan(self.fd.as_fd(), want).map_err(|error| go_path_error("open", &self.dir, error))?;
+        let mut leases = found.wanted;
         leases.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(leases)
     }
@@ -294,17 +293,16 @@ impl Locked<'_> {
 
     /// Reads the whole directory.
     fn scan(&mut self) -> io::Result<()> {
-        let (mut held, owner) = (Vec::new(), self.owner);
-        let mut visit = |name: &str, ip, content: &str| {
-            if let Some(how) = owner.and_then(|owner| owner.matches(content)) {
-                let name = name.to_owned();
-                held.push(Held { name, ip, how });
-            }
+        let owner = self.owner;
+        let want = |name: &str, ip, content: &str| {
+            let how = owner?.matches(content)?;
+            let name = name.to_owned();
+            Some(Held { name, ip, how })
         };
-        let found = scan(self.store.fd.as_fd(), &mut visit)
+        let found = scan(self.store.fd.as_fd(), want)
             .map_err(|error| go_path_error("open", &self.store.dir, error))?;
-        held.sort_by(|a, b| a.name.cmp(&b.name));
-        self.held = held;
+        self.held = found.wanted;
+        self.held.sort_by(|a, b| a.name.cmp(&b.name));
         self.records = found.records;
         self.source = Source::Scan {
             is_plain: found.is_plain,
