@@ -1,6 +1,6 @@
 //! Patches as Kubernetes 1.33 understands them: a stored object and a patch document make a new document.
 //!
-//! [`json`] is RFC 6902, [`merge`] RFC 7386, [`strategic`] Kubernetes' own strategic merge patch, and [`apply`] server-side apply with its record of
+//! [`json`] is RFC 6902, [`merge`] RFC 7386, [`strategic()`] Kubernetes' own strategic merge patch, and [`apply`] server-side apply with its record of
 //! who owns which field. All are pure: they validate nothing of the result, which may have fields that the kind does not have; decode it
 //! strictly ([`crate::strict`]), as with any other write. Tests compare them with the libraries that kubectl is made of.
 

@@ -276,7 +276,7 @@ fn known_patches_of_kubectl() {
 
 #[test]
 fn random_strategic_merge_patches() {
-    compare("strategic", 20, rounds(60, 3000));
+    compare("strategic", 20, rounds(40, 3000));
 }
 
 #[test]
@@ -286,5 +286,5 @@ fn random_merge_patches() {
 
 #[test]
 fn random_json_patches() {
-    compare("json", 2, rounds(100, 5000));
+    compare("json", 2, rounds(60, 5000));
 }

@@ -238,6 +238,32 @@ fn json_patches_have_limits() {
     ));
 }
 
+/// A body of a megabyte must not keep a server busy: nothing takes time in the square of what it is given.
+#[test]
+fn long_lists_take_no_long_time() {
+    let names =
+        |kind: &str| -> Vec<String> { (0..20_000).map(|index| format!("{kind}{index}")).collect() };
+    let containers = |names: Vec<String>| -> Value {
+        names
+            .into_iter()
+            .map(|name| json!({"name": name}))
+            .collect()
+    };
+    let started = std::time::Instant::now();
+    let ty = Type::of::<Pod>().unwrap();
+    for patch in [
+        json!({"metadata": {"finalizers": names("b")}, "spec": {"containers": containers(names("b"))}}),
+        json!({"metadata": {"$setElementOrder/finalizers": names("b"), "finalizers": names("b")},
+            "spec": {"$setElementOrder/containers": [], "containers": containers(names("b"))}}),
+        json!({"metadata": {"$deleteFromPrimitiveList/finalizers": names("a")},
+            "spec": {"containers": names("a").iter().map(|name| json!({"name": name, "$patch": "delete"})).collect::<Value>()}}),
+    ] {
+        let object = json!({"metadata": {"finalizers": names("a")}, "spec": {"containers": containers(names("a"))}});
+        patch::strategic(ty, object.clone(), patch).unwrap();
+    }
+    assert!(started.elapsed().as_secs() < 100, "{:?}", started.elapsed());
+}
+
 /// Any JSON, with the words that patches know.
 fn anything() -> impl Strategy<Value = Value> {
     let words = prop::sample::select(vec![

@@ -11,7 +11,7 @@
 //!
 //! kube-apiserver visits the keys of a map in random order; here it is the order of the keys, so that directives come first.
 
-use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -22,6 +22,8 @@ const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE: &str = "$deleteFromPrimitiveList";
 const ORDER: &str = "$setElementOrder";
+/// Up to here Go sorts by insertion.
+const SHORT: usize = 20;
 
 type Object = Map<String, Value>;
 type Result<T> = std::result::Result<T, PatchError>;
@@ -156,23 +158,30 @@ fn merge_ordered_lists(ty: Type, original: &mut Object, patch: &mut Object) -> R
 
 /// In kube-apiserver an element that is added takes the place in the order that one which is deleted leaves at the end.
 fn fill_gaps(order: &mut Vec<Value>, patch: &[Value], meta: &PatchMeta) {
-    let places = order.len();
-    let deleted = |element: &&Value| element.get(PATCH).and_then(Value::as_str) == Some("delete");
-    for gone in patch.iter().filter(deleted) {
-        order.retain(|element| {
-            old_key(element, meta).is_none() || old_key(element, meta) != old_key(gone, meta)
-        });
-    }
-    let kept = order.len();
-    for element in patch.iter().filter(|element| element.get(PATCH).is_none()) {
-        if order.len() < places
-            && !order[..kept]
-                .iter()
-                .any(|old| old_key(old, meta) == old_key(element, meta))
-        {
-            order.push(element.clone());
-        }
-    }
+    let room = order.len();
+    let is_deleted =
+        |element: &&Value| element.get(PATCH).and_then(Value::as_str) == Some("delete");
+    let gone: HashSet<_> = patch
+        .iter()
+        .filter(is_deleted)
+        .filter_map(|element| old_key(element, meta))
+        .collect();
+    order.retain(|element| !old_key(element, meta).is_some_and(|key| gone.contains(key)));
+    let there: HashSet<_> = order
+        .iter()
+        .filter_map(|element| old_key(element, meta))
+        .collect();
+    let is_new = |element: &&Value| {
+        element.get(PATCH).is_none()
+            && !old_key(element, meta).is_some_and(|key| there.contains(key))
+    };
+    let added: Vec<_> = patch
+        .iter()
+        .filter(is_new)
+        .take(room - order.len())
+        .cloned()
+        .collect();
+    order.extend(added);
 }
 
 /// The elements of the patch must stand in the order that it asks for, and all be named there.
@@ -228,17 +237,15 @@ fn merge_lists(
     let kind = element_kind(&old, &patch)?;
     let (merged, patch) = match kind {
         Elements::Scalars if mode == Mode::Delete => {
-            old.retain(|element| !patch.contains(element));
+            let gone: HashSet<_> = patch.iter().collect();
+            old.retain(|element| !gone.contains(element));
             return Ok(old);
         }
         Elements::Scalars => {
-            let mut merged = Vec::new();
-            for element in old.iter().chain(&patch) {
-                if !merged.contains(element) {
-                    merged.push(element.clone());
-                }
-            }
-            (merged, patch)
+            let mut seen = HashSet::new();
+            let all = old.iter().chain(&patch);
+            let merged = all.filter(|element| seen.insert(*element)).cloned();
+            (merged.collect(), patch)
         }
         Elements::Maps => {
             let patch = take_directives(&mut old, patch, meta)?;
@@ -260,14 +267,14 @@ fn take_directives(
         ));
     }
     let mut replace = false;
+    let mut gone = HashSet::new();
     let mut rest = Vec::new();
     for element in patch {
         match element.get(PATCH) {
             None => rest.push(element),
             Some(directive) => match directive.as_str() {
                 Some("delete") => {
-                    let key = key_of(&element, meta)?;
-                    old.retain(|old| old_key(old, meta) != Some(key));
+                    gone.insert(key_of(&element, meta)?.clone());
                 }
                 Some("replace") => replace = true,
                 Some("merge") => {
@@ -278,6 +285,7 @@ fn take_directives(
             },
         }
     }
+    old.retain(|old| !old_key(old, meta).is_some_and(|key| gone.contains(key)));
     if replace {
         *old = std::mem::take(&mut rest);
     }
@@ -290,16 +298,23 @@ fn merge_elements(
     mut merged: Vec<Value>,
     patch: &[Value],
 ) -> Result<Vec<Value>> {
+    let mut places: HashMap<Value, usize> = HashMap::new();
+    for (place, element) in merged.iter().enumerate() {
+        if let Some(key) = old_key(element, meta) {
+            places.entry(key.clone()).or_insert(place);
+        }
+    }
     for element in patch {
         let key = key_of(element, meta)?;
-        let found = merged
-            .iter_mut()
-            .find(|old| old_key(old, meta) == Some(key));
+        let found = places.get(key).and_then(|&place| merged.get_mut(place));
         match (found, element) {
             (Some(Value::Object(old)), Value::Object(new)) => {
                 *old = merge_maps(items, std::mem::take(old), new.clone())?;
             }
-            _ => merged.push(element.clone()),
+            _ => {
+                places.insert(key.clone(), merged.len());
+                merged.push(element.clone());
+            }
         }
     }
     Ok(merged)
@@ -313,23 +328,12 @@ fn put_in_order(
     kind: Elements,
     meta: &PatchMeta,
 ) -> Result<Vec<Value>> {
-    // Elements are found by key where the field has one, whatever they are.
-    let position = |list: &[Value], element: &Value| -> Result<Option<usize>> {
-        match meta.merge_key {
-            None => Ok(list.iter().position(|other| other == element)),
-            Some(_) => {
-                let key = key_of(element, meta)?;
-                Ok(list
-                    .iter()
-                    .position(|other| old_key(other, meta) == Some(key)))
-            }
-        }
-    };
+    let (order, server_order) = (places(order, meta), places(server_order, meta));
     let mut named = Vec::new();
     let mut others = Vec::new();
     for element in merged {
-        let at = position(order, &element)?;
-        let at_server = position(server_order, &element)?;
+        let key = key_of(&element, meta)?;
+        let [at, at_server] = [&order, &server_order].map(|order| order.get(key).copied());
         match at {
             Some(_) => named.push((at, at_server, element)),
             None => others.push((at_server, at_server, element)),
@@ -354,8 +358,23 @@ fn put_in_order(
     Ok(out.into_iter().map(|(_, _, element)| element).collect())
 }
 
-/// By position; elements that are to be deleted go last, and those without a position change places with whatever stands before them: so it is in
-/// kube-apiserver, whose sort is given an order that is none.
+/// Where elements stand in a list, by key or, where the field has none, by value.
+fn places<'a>(list: &'a [Value], meta: &PatchMeta) -> HashMap<&'a Value, usize> {
+    let mut places = HashMap::new();
+    for (place, element) in list.iter().enumerate() {
+        let key = match meta.merge_key {
+            Some(_) => old_key(element, meta),
+            None => Some(element),
+        };
+        if let Some(key) = key {
+            places.entry(key).or_insert(place);
+        }
+    }
+    places
+}
+
+/// By position; elements that are to be deleted go last. In short lists, those without a position change places with whatever stands before
+/// them: so it is in kube-apiserver, whose sort is given an order that is none.
 fn sort(list: &mut Vec<(Option<usize>, Option<usize>, Value)>, kind: Elements) {
     let deleted = |element: &Value| {
         kind == Elements::Maps && element.get(PATCH).and_then(Value::as_str) == Some("delete")
@@ -363,11 +382,16 @@ fn sort(list: &mut Vec<(Option<usize>, Option<usize>, Value)>, kind: Elements) {
     let (mut sorted, last): (Vec<_>, Vec<_>) = std::mem::take(list)
         .into_iter()
         .partition(|(.., element)| !deleted(element));
-    for end in 1..sorted.len() {
-        let before = |a: Option<usize>, b: Option<usize>| match (a, b) {
-            (Some(a), Some(b)) => a.cmp(&b) == Ordering::Less,
-            _ => true,
-        };
+    let short = if sorted.len() <= SHORT {
+        sorted.len()
+    } else {
+        0
+    };
+    if short == 0 {
+        sorted.sort_by_key(|(at, ..)| at.unwrap_or(usize::MAX));
+    }
+    for end in 1..short {
+        let before = |a: Option<usize>, b: Option<usize>| a.is_none() || b.is_none() || a < b;
         for at in (1..=end).rev() {
             if !before(sorted[at].0, sorted[at - 1].0) {
                 break;

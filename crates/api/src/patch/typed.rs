@@ -351,46 +351,52 @@ fn merge_elements(list: &'static List, live: &[Value], config: &[Value]) -> Vec<
             .map(|element| identify(list, element).ok())
             .collect()
     };
+    fn places(elements: &[Option<Element>]) -> BTreeMap<&Element, usize> {
+        let places = elements.iter().enumerate().rev();
+        places
+            .filter_map(|(place, element)| Some((element.as_ref()?, place)))
+            .collect()
+    }
     let (old, new) = (identified(live), identified(config));
+    let (old_places, new_places) = (places(&old), places(&new));
     let mut shared = new
         .iter()
-        .filter(|identity| identity.is_some() && old.contains(identity));
+        .flatten()
+        .filter(|element| old_places.contains_key(element));
     let mut next_shared = shared.next();
-    let mut done: Vec<&Option<Element>> = Vec::new();
     let mut out = Vec::new();
     let (mut at, mut at_new) = (0, 0);
     while at < old.len() || at_new < new.len() {
-        if let Some(identity) = old.get(at) {
-            let in_config = identity.is_some() && new.contains(identity);
-            if !in_config {
+        if let Some(element) = old.get(at) {
+            let Some((element, place)) = element
+                .as_ref()
+                .and_then(|element| Some((element, *new_places.get(element)?)))
+            else {
                 out.push(live[at].clone());
                 at += 1;
                 continue;
-            }
+            };
             // It is merged where the configuration has it: already, or when the walk comes there.
-            let moved = new.get(at_new) != Some(identity)
-                && next_shared.is_some()
-                && next_shared != Some(identity);
-            if moved || done.contains(&identity) {
+            let moved = place != at_new && next_shared.is_some_and(|next| next != element);
+            if moved || place < at_new {
                 at += 1;
                 continue;
             }
         }
-        let Some(identity) = new.get(at_new) else {
+        let Some(element) = new.get(at_new).map(Option::as_ref) else {
+            // All of the configuration is there: what is left of the object was, too.
+            at += 1;
             continue;
         };
-        done.push(identity);
-        let before = old
-            .iter()
-            .position(|other| identity.is_some() && other == identity);
+        let before = element.and_then(|element| old_places.get(element));
         out.push(match before {
-            Some(before) => merge(list.items(), live[before].clone(), config[at_new].clone()),
+            Some(&before) => merge(list.items(), live[before].clone(), config[at_new].clone()),
             None => config[at_new].clone(),
         });
-        if old.get(at) == Some(identity) {
+        if element.is_some() && old.get(at).is_some_and(|old| old.as_ref() == element) {
             at += 1;
         }
-        if next_shared == Some(identity) {
+        if element.is_some() && next_shared == element {
             next_shared = shared.next();
         }
         at_new += 1;
