@@ -8,6 +8,7 @@ use std::{
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use podplane_cni::{
@@ -388,6 +389,47 @@ fn check_finds_what_is_missing_and_a_repeated_add_breaks_nothing() {
     assert_eq!(leases(&world), 0);
     runtime.del(&network, &pod).unwrap();
     assert_eq!(links(&runtime), Vec::<String>::new());
+}
+
+#[test]
+fn a_chain_killed_in_the_middle_leaves_nothing_that_del_does_not_clear() {
+    if !require(&["root", "nftables"]) {
+        return;
+    }
+    let world = World::new();
+    let runtime = world.runtime(&[&our_plugins()]);
+    let mut network = config(
+        "1.0.0",
+        &json!({"ipMasq": true}),
+        &host_local(&world, dual()),
+    );
+    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+    network["plugins"].as_array_mut().unwrap().push(portmap);
+    let network = list(&network);
+    let a = world.netns("a");
+    let mut pod = attachment("pod-a", &a);
+    let mappings = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
+    pod.capability_args
+        .insert("portMappings".to_owned(), mappings);
+    let mut killed = 0;
+    for round in 0..40 {
+        // The runtime kills the plugin, and what it has started, wherever it is by then.
+        let hasty = Runtime {
+            timeout: Duration::from_micros(400 * round),
+            ..runtime.clone()
+        };
+        killed += u32::from(hasty.add(&network, &pod).is_err());
+        runtime.del(&network, &pod).unwrap();
+        let rules = ruleset(&runtime);
+        assert!(!rules.contains("pod-a"), "round {round}: {rules}");
+        assert_eq!(
+            (leases(&world), links(&runtime).len()),
+            (0, 0),
+            "round {round}"
+        );
+        assert_eq!(Netlink::open_in(&a).unwrap().link("eth0").unwrap(), None);
+    }
+    assert!(killed > 0);
 }
 
 #[test]
