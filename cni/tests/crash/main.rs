@@ -284,7 +284,7 @@ impl World {
         let ids = [VICTIM.to_owned()]
             .into_iter()
             .chain((0..10).map(|n| format!("new{n}")));
-        let mut is_full = false;
+        let mut full = None;
         for id in ids {
             let seen = side.run(program, &call("ADD", &id, scenario));
             if seen.code == Some(0) {
@@ -295,7 +295,8 @@ impl World {
                     );
                 }
             } else if seen.stdout.contains("no IP addresses available") {
-                is_full = true;
+                let is_v4 = seen.stdout.contains("in range set: 10.1.2.");
+                full = Some(is_v4);
                 break;
             } else {
                 let is_duplicate = id == VICTIM && seen.stdout.contains("duplicate allocation");
@@ -306,10 +307,15 @@ impl World {
                 }
             }
         }
-        assert!(is_full, "{place}: there is no end");
+        let is_v4 = full.unwrap_or_else(|| panic!("{place}: there is no end"));
         let after = side.tree();
-        for n in 2..=6 {
-            let ip = IpAddr::from([10, 1, 2, n]);
+        let usable = if is_v4 { 2..=6 } else { 2..=7 };
+        for n in usable {
+            let ip: IpAddr = if is_v4 {
+                [10, 1, 2, n].into()
+            } else {
+                [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(n)].into()
+            };
             let file = format!("data/net/{ip}");
             // The reference takes an empty file for a lease.
             let is_held =
