@@ -97,7 +97,7 @@ fn the_reference_has_its_known_faults_and_no_others() {
     let mut found = BTreeSet::new();
     // A kill has to strike between two system calls, which cannot be forced from outside.
     for seed in 1..=20 {
-        let report = verify(&plugin, seed, rounds(60, 1000), &|check| {
+        let report = verify(&plugin, seed, rounds(60, 400), &|check| {
             seed == 1 || check == KILLED
         });
         found.extend(failed(&report));
@@ -115,7 +115,7 @@ fn the_reference_has_its_known_faults_and_no_others() {
 #[test]
 fn ours_has_none() {
     let plugin = Path::new(env!("CARGO_BIN_EXE_host-local"));
-    let report = verify(plugin, 1, rounds(60, 1000), &|_| true);
+    let report = verify(plugin, 1, rounds(60, 400), &|_| true);
     assert_eq!(failed(&report), BTreeSet::new());
     let skipped: Vec<_> = report
         .checks
