@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use support::{
     DEBIAN, World, attachment, exchange, list,
     network::{config, dual, ip, leases, links, node, v4},
-    our_plugins, require, run_in,
+    our_plugins, receive, require, run_in,
 };
 
 /// Whether a datagram from one namespace arrives at an address in another.
@@ -35,7 +35,7 @@ fn arrives(from: &Path, to: &Path, address: IpAddr) -> bool {
         .unwrap();
     // What cannot be sent, since nobody answers the question for the address, does not arrive either.
     _ = client.send_to(b"ask", server.local_addr().unwrap());
-    server.recv_from(&mut [0; 8]).is_ok()
+    receive(&server, &mut [0; 8]).is_ok()
 }
 
 fn set_mac(netns: &Path, mac: &[u8]) {

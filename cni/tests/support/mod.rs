@@ -11,11 +11,11 @@ pub(crate) mod network;
 
 use std::{
     fs,
-    io::Write as _,
+    io::{self, Write as _},
     net::{IpAddr, SocketAddr, UdpSocket},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use podplane_cni::{Attachment, NetworkConfigList, Runtime, netns};
@@ -235,10 +235,10 @@ pub(crate) fn exchange(from: &Path, to: &Path, address: IpAddr) {
     client
         .send_to(b"ask", server.local_addr().unwrap())
         .unwrap();
-    let (n, peer): (usize, SocketAddr) = server.recv_from(&mut buffer).unwrap();
+    let (n, peer) = receive(&server, &mut buffer).unwrap();
     assert_eq!(&buffer[..n], b"ask");
     server.send_to(b"answer", peer).unwrap();
-    let (n, answerer) = client.recv_from(&mut buffer).unwrap();
+    let (n, answerer) = receive(&client, &mut buffer).unwrap();
     assert_eq!(
         (&buffer[..n], answerer.ip()),
         (b"answer".as_slice(), address)
@@ -252,4 +252,23 @@ pub(crate) fn run_in(netns: &Path, program: &str, args: &[&str]) -> String {
     let (stdout, stderr) = (output.stdout, String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{program} {args:?}: {stderr}");
     String::from_utf8(stdout).unwrap()
+}
+
+/// A datagram; a stopped and continued process, which interrupts the call, tries again.
+pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+    loop {
+        match socket.recv_from(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Waits for what the kernel does in its own time.
+pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
