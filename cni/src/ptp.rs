@@ -49,7 +49,7 @@ impl Plugin for Ptp {
                 backend,
                 netns: &netns,
             };
-            attachment.make(&mut inside, addresses)
+            attachment.make(&mut inside, addresses.wait()?)
         })
     }
 

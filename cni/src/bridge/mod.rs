@@ -1,8 +1,8 @@
 //! The plugin `bridge`: a veth pair between the container and a bridge of the host.
 //!
 //! The contract is the reference plugin of that name. It differs in order only: whether the interface
-//! exists is asked, and addresses are got, before any device is made, so that a full range costs no
-//! device; and what a failed ADD has made is taken back, the veth pair included.
+//! exists is asked before anything is made or got, the pair is made while the IPAM plugin runs, and what
+//! a failed ADD has made is taken back, the veth pair included.
 
 mod check;
 mod config;
@@ -51,11 +51,11 @@ impl Plugin for BridgePlugin {
             Some(ipam) if ipam.needs_interface() => {
                 attachment.with_pair(&mut inside, |mut pair| {
                     pair.set_up()?;
-                    ipam.add_for(|addresses| pair.finish(addresses))
+                    ipam.add_for(|addresses| pair.finish(addresses.wait()?))
                 })
             }
             Some(ipam) => ipam.add_for(|addresses| {
-                attachment.with_pair(&mut inside, |pair| pair.finish(addresses))
+                attachment.with_pair(&mut inside, |pair| pair.finish(addresses.wait()?))
             }),
         }
     }
@@ -136,6 +136,7 @@ struct Pair<'a> {
     inside: &'a mut Netlink,
     bridge: &'a Link,
     port: &'a Link,
+    container: Link,
 }
 
 impl Attachment<'_> {
@@ -160,16 +161,45 @@ impl Attachment<'_> {
             controller: Some(bridge.index),
         };
         let port = veth::create(&mut host, pair)?;
-        let worked = host::configure_port(&mut host, config, &port).and_then(|()| {
-            work(Pair {
-                attachment: self,
-                host: &mut host,
-                inside,
-                bridge: &bridge,
-                port: &port,
-            })
-        });
+        let worked = self
+            .prepare(&mut host, inside, &port)
+            .and_then(|container| {
+                work(Pair {
+                    attachment: self,
+                    host: &mut host,
+                    inside,
+                    bridge: &bridge,
+                    port: &port,
+                    container,
+                })
+            });
         worked.inspect_err(|_| self.undo(&mut host, &port))
+    }
+
+    /// All that can be done before the addresses are known. Returns the container's interface, which is still down.
+    fn prepare(
+        self,
+        host: &mut Netlink,
+        inside: &mut Netlink,
+        port: &Link,
+    ) -> Result<Link, CniError> {
+        let Self {
+            call,
+            config,
+            netns,
+        } = self;
+        host::configure_port(host, config, port)?;
+        let container = container::find(inside, &call.ifname)?;
+        if config.check_mac {
+            MacCheck::of(call, config).add(&port.name, &container.mac)?;
+        }
+        if !config.ipam.is_empty() {
+            container::inside(netns, || {
+                container::prepare(&container.name, config.duplicate_detection());
+                Ok(())
+            })?;
+        }
+        Ok(container)
     }
 
     fn configure_container(
@@ -183,7 +213,6 @@ impl Attachment<'_> {
             return up.map_err(|error| CniError::internal(text(&error)));
         }
         container::inside(self.netns, || {
-            container::prepare(&link.name, self.config.duplicate_detection());
             container::set_addresses(inside, link, result)
         })?;
         container::add_routes(inside, link.index, result)
@@ -210,17 +239,7 @@ impl Attachment<'_> {
 impl Pair<'_> {
     /// Sets both ends up, for an IPAM plugin that talks over them.
     fn set_up(&mut self) -> Result<(), CniError> {
-        let Attachment {
-            call,
-            config,
-            netns,
-        } = self.attachment;
-        let container = container::find(self.inside, &call.ifname)?;
-        container::inside(netns, || {
-            container::prepare(&container.name, config.duplicate_detection());
-            Ok(())
-        })?;
-        let up = self.inside.execute([Request::up(container.index)]);
+        let up = self.inside.execute([Request::up(self.container.index)]);
         up.map_err(|error| CniError::internal(text(&error)))?;
         host::wait_until_up(self.host, self.port.index).map(drop)
     }
@@ -233,13 +252,10 @@ impl Pair<'_> {
             inside,
             bridge,
             port,
+            container,
         } = self;
         let Attachment { call, config, .. } = attachment;
         complete(config, &mut result);
-        let container = container::find(inside, &call.ifname)?;
-        if config.check_mac {
-            MacCheck::of(call, config).add(&port.name, &container.mac)?;
-        }
         if config.container_interface_up {
             attachment.configure_container(inside, &container, &result)?;
         }

@@ -67,48 +67,108 @@ pub fn execute(
     env: &[(&'static str, OsString)],
     timeout: Option<Duration>,
 ) -> Result<Output, PluginError> {
-    let failed = |source: io::Error| PluginError::Run {
-        path: program.to_owned(),
-        source,
-    };
-    let mut command = Command::new(program);
-    command.envs(env.iter().map(|(key, value)| (OsStr::new(*key), value)));
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    if timeout.is_some() {
-        // What is to be killed as a whole is a group. Without a timeout (a plugin that runs its IPAM
-        // plugin) the child stays in the group that the caller's own runtime would kill.
-        command.process_group(0);
-    }
-    sys::die_with_this_thread(&mut command);
-    let mut child = spawn(&mut command).map_err(failed)?;
-    let deadline = timeout.map(|timeout| Instant::now() + timeout);
-    let finished = Conversation::new(&mut child, stdin).and_then(|mut talk| {
-        let ended = talk.run_until(deadline)?;
-        Ok((ended, talk.stdout, talk.stderr))
-    });
-    let killed = !matches!(finished, Ok((Ended::Exited, ..)));
-    if killed {
-        // Not reaped yet, so the id cannot belong to anyone else; errors mean that all have ended.
-        let pid = Pid::from_child(&child);
-        _ = match timeout {
-            Some(_) => rustix::process::kill_process_group(pid, Signal::KILL),
-            None => rustix::process::kill_process(pid, Signal::KILL),
-        };
-    }
-    let status = child.wait().map_err(failed)?;
-    let (ended, stdout, stderr) = finished.map_err(failed)?;
-    match ended {
-        Ended::TimedOut => Err(PluginError::TimedOut {
+    Running::start(program, stdin, env, timeout)?.finish()
+}
+
+/// A plugin that runs. It is killed when the thread that started it ends, and must be [finished](Self::finish) by it.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Running<'a> {
+    program: PathBuf,
+    child: Child,
+    talk: Conversation<'a>,
+    timeout: Option<Duration>,
+    deadline: Option<Instant>,
+}
+
+impl<'a> Running<'a> {
+    /// Starts a plugin as [`execute`] does.
+    ///
+    /// # Errors
+    /// [`PluginError::Run`].
+    pub(crate) fn start(
+        program: &Path,
+        stdin: &'a [u8],
+        env: &[(&'static str, OsString)],
+        timeout: Option<Duration>,
+    ) -> Result<Self, PluginError> {
+        let failed = |source: io::Error| PluginError::Run {
             path: program.to_owned(),
-            after: timeout.unwrap_or_default(),
-            stderr: String::from_utf8_lossy(&stderr).into_owned(),
-        }),
-        Ended::Exited if status.success() => Ok(Output { stdout, stderr }),
-        Ended::Exited => Err(failure(status, &stdout, &stderr)),
+            source,
+        };
+        let mut command = Command::new(program);
+        command.envs(env.iter().map(|(key, value)| (OsStr::new(*key), value)));
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if timeout.is_some() {
+            // What is to be killed as a whole is a group. Without a timeout (a plugin that runs its IPAM
+            // plugin) the child stays in the group that the caller's own runtime would kill.
+            command.process_group(0);
+        }
+        sys::die_with_this_thread(&mut command);
+        let mut child = spawn(&mut command).map_err(failed)?;
+        match Conversation::new(&mut child, stdin) {
+            Ok(mut talk) => {
+                talk.feed();
+                Ok(Self {
+                    program: program.to_owned(),
+                    child,
+                    talk,
+                    timeout,
+                    deadline: timeout.map(|timeout| Instant::now() + timeout),
+                })
+            }
+            Err(error) => {
+                kill(&child, timeout);
+                child.wait().map_err(failed)?;
+                Err(failed(error))
+            }
+        }
     }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// [`PluginError`].
+    pub(crate) fn finish(self) -> Result<Output, PluginError> {
+        let Self {
+            program,
+            mut child,
+            mut talk,
+            timeout,
+            deadline,
+        } = self;
+        let failed = |source: io::Error| PluginError::Run {
+            path: program.clone(),
+            source,
+        };
+        let ended = talk.run_until(deadline);
+        if !matches!(ended, Ok(Ended::Exited)) {
+            kill(&child, timeout);
+        }
+        let status = child.wait().map_err(failed)?;
+        let Conversation { stdout, stderr, .. } = talk;
+        match ended.map_err(failed)? {
+            Ended::TimedOut => Err(PluginError::TimedOut {
+                path: program,
+                after: timeout.unwrap_or_default(),
+                stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            }),
+            Ended::Exited if status.success() => Ok(Output { stdout, stderr }),
+            Ended::Exited => Err(failure(status, &stdout, &stderr)),
+        }
+    }
+}
+
+/// Kills a plugin that is not reaped yet, so that its id cannot belong to anyone else; errors mean that all have ended.
+fn kill(child: &Child, timeout: Option<Duration>) {
+    let pid = Pid::from_child(child);
+    _ = match timeout {
+        Some(_) => rustix::process::kill_process_group(pid, Signal::KILL),
+        None => rustix::process::kill_process(pid, Signal::KILL),
+    };
 }
 
 /// Starts the program. One that is being written (`ETXTBSY`: an upgrade in place) is tried again, as
@@ -155,6 +215,7 @@ pub(crate) enum Ended {
 
 /// The pipes of a running plugin. One thread serves them all, so that neither a full pipe nor a
 /// grandchild that keeps one open can block it.
+#[derive(Debug)]
 pub(crate) struct Conversation<'a> {
     process: rustix::fd::OwnedFd,
     stdin: Option<(ChildStdin, &'a [u8])>,

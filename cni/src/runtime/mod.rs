@@ -26,7 +26,7 @@ use crate::{
 };
 pub use cache::CachedAttachment;
 pub use error::{PluginError, RuntimeError};
-pub(crate) use exec::{Conversation, Ended, spawn};
+pub(crate) use exec::{Conversation, Ended, Running, spawn};
 pub use exec::{Output, execute, find_plugin};
 
 use cache::Cache;

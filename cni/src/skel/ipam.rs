@@ -4,7 +4,7 @@ use std::{ffi::OsString, io::Write as _};
 
 use super::Call;
 use crate::{
-    runtime::{PluginError, execute, find_plugin},
+    runtime::{Output, PluginError, Running, execute, find_plugin},
     types::{CniError, CniResult},
 };
 
@@ -23,50 +23,30 @@ impl<'a> Ipam<'a> {
     }
 
     /// Whether it may look at the container's interface, as dhcp does, which asks over it: then the interface has to be up before ADD, and there
-    /// until after DEL. Only of two it is known that they do not, and a full range costs no device.
+    /// until after DEL. Only of two it is known that they do not.
     #[must_use]
     pub fn needs_interface(self) -> bool {
         !["host-local", "static"].contains(&self.program)
     }
 
-    /// Gets addresses.
+    /// Gets addresses for an attachment that `attach` makes, and gives them back if it fails. The plugin runs while `attach` does what needs no
+    /// address yet.
     ///
     /// # Errors
-    /// The IPAM plugin's own error; code 999 if it had none.
-    pub fn add(self) -> Result<CniResult, CniError> {
-        let output = self.run("ADD")?;
-        let parsed = CniResult::parse(&output, self.call.version.as_str());
-        parsed.map_err(|error| {
-            // It has succeeded as far as it knows, so what it gave must be given back.
-            _ = self.del();
-            CniError::internal(error)
-        })
-    }
-
-    /// Gets addresses for an attachment that `attach` makes, and gives them back if it fails.
-    ///
-    /// # Errors
-    /// As [`Self::add`], when there are none, and those of `attach`.
+    /// Those of `attach`, and the IPAM plugin's own if it was not asked for them; code 999 if that had none.
     pub fn add_for(
         self,
-        attach: impl FnOnce(CniResult) -> Result<CniResult, CniError>,
+        attach: impl FnOnce(&mut Addresses<'a>) -> Result<CniResult, CniError>,
     ) -> Result<CniResult, CniError> {
-        let addresses = self.add()?;
-        let attached = if addresses.ips.is_empty() {
-            Err(CniError::internal("IPAM plugin returned missing IP config"))
-        } else {
-            attach(addresses)
+        let program = find_plugin(self.program, &self.call.path).map_err(refused)?;
+        let env = [("CNI_COMMAND", OsString::from("ADD"))];
+        let running = Running::start(&program, &self.call.stdin, &env, None);
+        let mut addresses = Addresses {
+            ipam: self,
+            running: Some(running.map_err(refused)?),
+            are_given: false,
         };
-        attached.map_err(|error| match self.del() {
-            Ok(()) => error,
-            Err(leak) => CniError {
-                msg: format!(
-                    "{}; giving its addresses back failed too: {leak}",
-                    error.msg
-                ),
-                ..error
-            },
-        })
+        attach(&mut addresses).map_err(|error| addresses.give_back(error))
     }
 
     /// Gives them back.
@@ -86,29 +66,76 @@ impl<'a> Ipam<'a> {
     }
 
     fn run(self, command: &'static str) -> Result<Vec<u8>, CniError> {
-        let run = || {
-            let program = find_plugin(self.program, &self.call.path)?;
-            execute(
-                &program,
-                &self.call.stdin,
-                &[("CNI_COMMAND", OsString::from(command))],
-                None,
-            )
-        };
-        match run() {
-            Ok(output) => {
-                _ = std::io::stderr().write_all(&output.stderr);
-                Ok(output.stdout)
-            }
-            Err(PluginError::Refused { error, stderr }) => {
-                _ = std::io::stderr().write_all(stderr.as_bytes());
-                Err(error)
-            }
-            Err(PluginError::Run { path, source }) => Err(CniError::internal(format!(
-                "failed to run {}: {source}",
-                path.display()
-            ))),
-            Err(error) => Err(CniError::internal(error)),
+        let program = find_plugin(self.program, &self.call.path).map_err(refused)?;
+        let env = [("CNI_COMMAND", OsString::from(command))];
+        answer(execute(&program, &self.call.stdin, &env, None))
+    }
+}
+
+/// The addresses that an IPAM plugin is asked for.
+#[derive(Debug)]
+pub struct Addresses<'a> {
+    ipam: Ipam<'a>,
+    running: Option<Running<'a>>,
+    are_given: bool,
+}
+
+impl Addresses<'_> {
+    /// Waits for them. They are there once.
+    ///
+    /// # Errors
+    /// The IPAM plugin's own error; code 999 if it had none, or gave no address.
+    pub fn wait(&mut self) -> Result<CniResult, CniError> {
+        let running = self.running.take();
+        let running =
+            running.ok_or_else(|| CniError::internal("the IPAM plugin has been asked already"))?;
+        let output = answer(running.finish())?;
+        // It has succeeded as far as it knows, so whatever it gave must be given back.
+        self.are_given = true;
+        let version = self.ipam.call.version.as_str();
+        let result = CniResult::parse(&output, version).map_err(CniError::internal)?;
+        if result.ips.is_empty() {
+            return Err(CniError::internal("IPAM plugin returned missing IP config"));
         }
+        Ok(result)
+    }
+
+    /// After a failure, which is returned, with the one that follows from it if there is one.
+    fn give_back(&mut self, error: CniError) -> CniError {
+        if self.running.is_some() {
+            _ = self.wait(); // Nobody has asked yet what has become of it.
+        }
+        if !self.are_given {
+            return error;
+        }
+        match self.ipam.del() {
+            Ok(()) => error,
+            Err(leak) => CniError {
+                msg: format!(
+                    "{}; giving its addresses back failed too: {leak}",
+                    error.msg
+                ),
+                ..error
+            },
+        }
+    }
+}
+
+fn answer(ran: Result<Output, PluginError>) -> Result<Vec<u8>, CniError> {
+    let output = ran.map_err(refused)?;
+    _ = std::io::stderr().write_all(&output.stderr);
+    Ok(output.stdout)
+}
+
+fn refused(error: PluginError) -> CniError {
+    match error {
+        PluginError::Refused { error, stderr } => {
+            _ = std::io::stderr().write_all(stderr.as_bytes());
+            error
+        }
+        PluginError::Run { path, source } => {
+            CniError::internal(format!("failed to run {}: {source}", path.display()))
+        }
+        error => CniError::internal(error),
     }
 }

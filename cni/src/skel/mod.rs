@@ -15,7 +15,7 @@ use std::{
 };
 
 pub(crate) use gc::valid_attachments;
-pub use ipam::Ipam;
+pub use ipam::{Addresses, Ipam};
 
 use crate::{
     netns,
