@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod build;
 mod definitions;
+mod fuzz;
 mod peers;
 mod proto;
 mod run;
@@ -43,6 +44,14 @@ enum Command {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// Fuzz what reads configurations, environments, data directories and results; needs nightly and cargo-fuzz.
+    Fuzz {
+        /// One target only.
+        target: Option<String>,
+        /// How long each target runs.
+        #[arg(long, default_value_t = 600)]
+        seconds: u32,
+    },
     /// Write the .proto files of Kubernetes' objects anew from the published API definitions.
     Proto,
     /// Write the OpenAPI definitions of the kinds that podplane serves anew from the published ones. Needs pip.
@@ -56,6 +65,7 @@ fn main() -> ExitCode {
         Command::Test { args } => run::test(&args),
         Command::Soak { args } => run::soak(&args),
         Command::Bench { what } => bench::run(&what),
+        Command::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
         Command::Proto => proto::generate(),
         Command::Definitions => definitions::generate(),
     };

@@ -84,11 +84,13 @@ impl Range {
         self.gateway
     }
 
-    pub(super) fn start(&self) -> IpAddr {
+    /// The first address that can be given.
+    pub fn start(&self) -> IpAddr {
         self.start
     }
 
-    pub(super) fn end(&self) -> IpAddr {
+    /// The last address that can be given.
+    pub fn end(&self) -> IpAddr {
         self.end
     }
 

@@ -156,8 +156,11 @@ fn print(text: &str) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// What goes to standard output.
-fn answer(
+/// [`main`] without a process: what goes to standard output.
+///
+/// # Errors
+/// What goes there instead, with exit code 1.
+pub fn answer(
     plugin: &dyn Plugin,
     env: &dyn Fn(&str) -> Option<OsString>,
     stdin: &mut dyn Read,

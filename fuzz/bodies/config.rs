@@ -1,0 +1,133 @@
+//! Configurations of networks and of plugins: whatever stands in them, they are read or refused.
+//!
+//! The input is `CNI_ARGS`, the byte 0x1e, and the configuration.
+
+use podplane_cni::{
+    NetworkConfigList, Version,
+    bridge::BridgePlugin,
+    host_local, loopback,
+    portmap::Portmap,
+    ptp::Ptp,
+    skel::{Call, Plugin},
+    static_ipam::StaticIpam,
+    types::validate,
+};
+
+pub(crate) fn run(data: &[u8]) {
+    let at = data.iter().position(|byte| *byte == 0x1e);
+    let (args, text) = match at {
+        Some(at) => (&data[..at], &data[at + 1..]),
+        None => (&b""[..], data),
+    };
+    let args = String::from_utf8_lossy(args).into_owned();
+    host_local_config(text, &args);
+    lists(text);
+    plugins(text, args);
+}
+
+fn host_local_config(text: &[u8], args: &str) {
+    let Ok(config) = host_local::Config::parse(text, args) else {
+        return;
+    };
+    assert!(!config.sets.is_empty(), "no error, and no ranges");
+    for (index, set) in config.sets.iter().enumerate() {
+        for range in set.ranges() {
+            assert!(
+                range.start() <= range.end(),
+                "{range:?} ends before it starts"
+            );
+            assert!(
+                range.subnet().contains(&range.start()),
+                "{range:?} leaves its subnet"
+            );
+            assert!(
+                range.subnet().contains(&range.end()),
+                "{range:?} leaves its subnet"
+            );
+        }
+        for other in &config.sets[..index] {
+            let shared = |range: &host_local::Range| {
+                let ends = other
+                    .ranges()
+                    .iter()
+                    .any(|o| o.contains(range.start()) || o.contains(range.end()));
+                ends || other.ranges().iter().any(|o| range.contains(o.start()))
+            };
+            assert!(
+                !set.ranges().iter().any(shared),
+                "{set} and {other} overlap"
+            );
+        }
+    }
+    let _ = host_local::capacity(&config).pods();
+    if validate::network_name(&config.name).is_err() {
+        return; // No plugin gets so far with it.
+    }
+    // A name is one directory, below the one for all networks.
+    let dir = config.dir();
+    assert_eq!(
+        dir.file_name().and_then(|name| name.to_str()),
+        Some(config.name.as_str())
+    );
+}
+
+fn lists(text: &[u8]) {
+    for list in [
+        NetworkConfigList::from_list(text),
+        NetworkConfigList::from_plugin(text),
+    ] {
+        let Ok(list) = list else { continue };
+        assert!(!list.plugins.is_empty(), "no error, and no plugins");
+        for plugin in &list.plugins {
+            // In whatever case the key is written.
+            let mut keys = plugin
+                .iter()
+                .filter(|(key, _)| key.eq_ignore_ascii_case("type"));
+            assert!(
+                keys.any(|(_, name)| name.as_str().is_some_and(|name| !name.is_empty())),
+                "a plugin without a type"
+            );
+        }
+        for version in Version::ALL {
+            let _ = list.is_at_least(version);
+        }
+        // What the cache keeps of a list must be readable by a later DEL.
+        let again = NetworkConfigList::from_list(&list.bytes);
+        assert_eq!(
+            again.ok().as_ref(),
+            Some(&list),
+            "the bytes that are kept of a list are another list"
+        );
+        let _ = host_local::Config::of_network(&list);
+    }
+}
+
+/// CHECK and STATUS change nothing, there is no other plugin to call, and the namespace does not exist: so this reads the
+/// configuration, with `prevResult`, and not much more. The static plugin has nothing to change in any command.
+fn plugins(text: &[u8], args: String) {
+    for version in [Version::V0_4_0, Version::V1_1_0] {
+        let call = Call {
+            container_id: "c".to_owned(),
+            netns: "/does/not/exist".to_owned(),
+            ifname: "eth0".to_owned(),
+            args: args.clone(),
+            path: Vec::new(),
+            stdin: text.to_owned(),
+            version,
+        };
+        let plugins: [&dyn Plugin; 5] = [
+            &BridgePlugin,
+            &Ptp,
+            &StaticIpam,
+            &loopback::Loopback,
+            &Portmap,
+        ];
+        for plugin in plugins {
+            let _ = plugin.check(&call);
+            let _ = plugin.status(&call);
+        }
+        if let Ok(result) = StaticIpam.add(&call) {
+            let _ = result.with_version(version).to_json();
+        }
+    }
+}
