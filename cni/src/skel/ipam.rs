@@ -52,7 +52,7 @@ impl<'a> Ipam<'a> {
     /// Gives them back.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// The IPAM plugin's own; code 999 if it had none.
     pub fn del(self) -> Result<(), CniError> {
         self.run("DEL").map(drop)
     }
@@ -60,7 +60,7 @@ impl<'a> Ipam<'a> {
     /// Runs CHECK, GC or STATUS.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// The IPAM plugin's own; code 999 if it had none.
     pub fn forward(self, command: &'static str) -> Result<(), CniError> {
         self.run(command).map(drop)
     }
