@@ -23,6 +23,8 @@ use super::{records::Records, scan::read_small};
 pub(super) const DIR: &str = "/run/podplane/host-local";
 
 const MAGIC: [u8; 16] = *b"podplane leases1";
+/// The same, and the names in the directory have been compared with the records since it was last changed.
+const MAGIC_COMPARED: [u8; 16] = *b"podplane leases!";
 const TMPFS: u64 = 0x0102_1994;
 /// File systems of which it is known that they set both times of a directory at once: ext4, XFS, btrfs, tmpfs.
 const KNOWN: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, TMPFS];
@@ -47,6 +49,8 @@ pub(super) struct Index {
     path: PathBuf,
     /// Open, when it was there and could be trusted.
     file: Option<(OwnedFd, Boot)>,
+    /// What the header says of names, if it was believed.
+    is_compared: bool,
 }
 
 impl Index {
@@ -57,7 +61,11 @@ impl Index {
         if !KNOWN.iter().any(|known| u64::try_from(kind) == Ok(*known)) {
             return None;
         }
-        Some(Self { path, file: None })
+        Some(Self {
+            path,
+            file: None,
+            is_compared: false,
+        })
     }
 
     /// The records, if nobody but us has changed the directory since they were written. Its lock is held.
@@ -76,7 +84,9 @@ impl Index {
         self.file = Some((file, boot));
         let written = bytes.first_chunk::<HEADER>()?;
         let count = usize::try_from(u64::from_le_bytes(*written.last_chunk()?)).ok()?;
-        if *written != header(&boot, &mark(dir).ok()?, count) {
+        let mark = mark(dir).ok()?;
+        self.is_compared = *written == header(&MAGIC_COMPARED, &boot, &mark, count);
+        if !self.is_compared && *written != header(&MAGIC, &boot, &mark, count) {
             return None;
         }
         let mut records = bytes.split_off(HEADER);
@@ -134,13 +144,27 @@ impl Index {
                 },
             },
         )?;
-        write_at(file, 0, &header(boot, &mark(dir)?, records.len()))
+        write_at(file, 0, &header(&MAGIC, boot, &mark(dir)?, records.len()))
+    }
+
+    /// Whether nothing has changed since [`Self::note_compared`].
+    pub(super) fn is_compared(&self) -> bool {
+        self.is_compared
+    }
+
+    /// Notes that the names in the directory are those of the records, which [`Self::load`] gave, and nothing has been changed since. A change while
+    /// they were compared has changed the directory's times: then the header stays one that is not believed.
+    pub(super) fn note_compared(&self) -> io::Result<()> {
+        match &self.file {
+            Some((file, _)) => write_at(file, 0, &MAGIC_COMPARED),
+            None => Ok(()),
+        }
     }
 }
 
-fn header(boot: &Boot, mark: &Mark, count: usize) -> [u8; HEADER] {
+fn header(magic: &[u8; 16], boot: &Boot, mark: &Mark, count: usize) -> [u8; HEADER] {
     let mut header = [0; HEADER];
-    let parts: [&[u8]; 4] = [&MAGIC, boot, mark, &(count as u64).to_le_bytes()];
+    let parts: [&[u8]; 4] = [magic, boot, mark, &(count as u64).to_le_bytes()];
     let mut rest = header.as_mut_slice();
     for part in parts {
         let (here, after) = rest.split_at_mut(part.len());

@@ -309,3 +309,32 @@ fn a_large_directory_is_read_by_two_and_whole() {
     }
     assert_eq!(world.leases().len(), 4_995);
 }
+
+#[test]
+fn names_are_compared_once_until_something_changes() {
+    let world = World::new();
+    let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
+    let was_compared = || {
+        let mut locked = world.store.lock(None).unwrap();
+        let was_compared = locked.index.as_ref().unwrap().is_compared();
+        assert!(!locked.make_sure_of_names().unwrap());
+        was_compared
+    };
+    assert!(world.add(ip(2), "a"));
+    assert_eq!([(); 3].map(|()| was_compared()), [false, true, true]);
+    assert!(world.is_believed());
+    // Our own change, and one by hand.
+    assert!(world.add(ip(3), "b"));
+    assert_eq!([(); 2].map(|()| was_compared()), [false, true]);
+    fs::remove_file(world.path("10.0.0.3")).unwrap();
+    assert!(!world.is_believed());
+    assert_eq!([(); 2].map(|()| was_compared()), [false, true]);
+    // One by hand while the names are compared.
+    assert!(world.add(ip(3), "b"));
+    let locked = world.store.lock(None).unwrap();
+    fs::write(world.path("10.0.0.4"), "c\r\neth0").unwrap();
+    locked.index.as_ref().unwrap().note_compared().unwrap();
+    drop(locked);
+    assert!(!world.is_believed());
+    assert!(!world.add(ip(4), "d"));
+}

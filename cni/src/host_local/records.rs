@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An address as 16 bytes; IPv4 is mapped. A mapped address itself never occurs, since it is read as IPv4.
-type Key = [u8; 16];
+/// An address as a number; IPv4 is mapped. A mapped address itself never occurs, since it is read as IPv4.
+type Key = u128;
 
 const KEY: usize = size_of::<Key>();
 
@@ -39,7 +39,7 @@ impl Records {
     /// Adds an address that is not among them.
     pub(super) fn push(&mut self, ip: IpAddr, hash: u64) {
         let key = key(ip);
-        self.bytes.extend_from_slice(&key);
+        self.bytes.extend_from_slice(&key.to_be_bytes());
         self.bytes.extend_from_slice(&hash.to_le_bytes());
         if let Some(sorted) = &mut self.sorted
             && let Err(at) = sorted.binary_search(&key)
@@ -57,7 +57,8 @@ impl Records {
     /// Removes an address; the last record takes its place, which is returned.
     pub(super) fn remove(&mut self, ip: IpAddr) -> Option<usize> {
         let key = key(ip);
-        let slot = self.raw().position(|record| record.starts_with(&key))?;
+        let bytes = key.to_be_bytes();
+        let slot = self.raw().position(|record| record.starts_with(&bytes))?;
         let last = self.bytes.len() - Self::SIZE;
         self.bytes.copy_within(last.., slot * Self::SIZE);
         self.bytes.truncate(last);
@@ -81,10 +82,10 @@ impl Records {
     /// Addresses and hashes, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, u64)> {
         self.raw().map(|record| {
-            let (mut key, mut hash) = (Key::default(), [0; 8]);
+            let (mut key, mut hash) = ([0; KEY], [0; 8]);
             key.copy_from_slice(&record[..KEY]);
             hash.copy_from_slice(&record[KEY..]);
-            let ip = IpAddr::V6(Ipv6Addr::from(key)).to_canonical();
+            let ip = IpAddr::V6(Ipv6Addr::from_octets(key)).to_canonical();
             (ip, u64::from_le_bytes(hash))
         })
     }
@@ -96,15 +97,15 @@ impl Records {
 
 fn key(ip: IpAddr) -> Key {
     match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
     }
 }
 
 fn sorted_keys(bytes: &[u8]) -> Vec<Key> {
     let mut keys: Vec<Key> = bytes
         .chunks_exact(Records::SIZE)
-        .filter_map(|record| record.first_chunk().copied())
+        .filter_map(|record| record.first_chunk().copied().map(u128::from_be_bytes))
         .collect();
     keys.sort_unstable();
     keys

@@ -319,14 +319,21 @@ impl Locked<'_> {
         Ok(is_hearsay)
     }
 
-    /// The same for which addresses are taken, for which the names in the directory are enough if they are as expected.
+    /// The same for which addresses are taken, for which the names in the directory are enough if they are as expected: once, until something
+    /// changes, since whoever is refused an address asks again and again.
     pub(super) fn make_sure_of_names(&mut self) -> io::Result<bool> {
-        if matches!(self.source, Source::Scan { .. }) {
+        let Source::Index(changed) = &self.source else {
+            return Ok(false);
+        };
+        let index = self.index.as_ref().filter(|_| changed.is_empty());
+        if index.is_some_and(Index::is_compared) {
             return Ok(false);
         }
         let names = scan::list_addresses(self.store.fd.as_fd())
             .map_err(|error| go_path_error("open", &self.store.dir, error))?;
         if names.len() == self.records.len() && names.iter().all(|ip| self.records.contains(*ip)) {
+            // Without the note the next call compares again.
+            _ = index.map(Index::note_compared);
             return Ok(false);
         }
         self.make_sure()
