@@ -5,7 +5,7 @@ mod support;
 
 use std::{
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use podplane_cni::{
@@ -17,24 +17,19 @@ use serde_json::{Value, json};
 use support::{
     DEBIAN, World, attachment, exchange, list,
     network::{config, dual, ip, leases, links, node, v4},
-    our_plugins, require, run_in,
+    our_plugins, require, run_in, wait_for, wait_for_end,
 };
 
 /// Waits until an IPv6 address is not tentative any more: the reference asks whether somebody has it.
 fn wait_until_usable(netns: &Path, link: &str, address: std::net::IpAddr) {
     let mut netlink = Netlink::open_in(netns).unwrap();
     let index = netlink.link(link).unwrap().unwrap().index;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let is_usable = |netlink: &mut Netlink| {
+    wait_for(&format!("{address} is still tentative"), || {
         let addresses = netlink.addresses(index).unwrap();
         addresses
             .iter()
             .any(|found| found.net.addr() == address && !found.is_tentative)
-    };
-    while !is_usable(&mut netlink) {
-        assert!(Instant::now() < deadline, "{address} is still tentative");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    });
 }
 
 /// Two pods on a node: they reach each other and the gateway, and nothing is left of them.
@@ -472,19 +467,7 @@ fn a_hanging_ipam_plugin_is_killed_with_the_bridge_that_waits_for_it() {
         "{message}"
     );
     let pid = std::fs::read_to_string(dir.join("host-local.pid")).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
-        let stat =
-            std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-        if stat.is_empty() || stat.contains(") Z ") {
-            break;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "the IPAM plugin still runs: {stat}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for_end(&pid);
     // The pair that was made meanwhile has gone with the DEL.
     assert_eq!(links(&runtime), ["cni0"]);
 }

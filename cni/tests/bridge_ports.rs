@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use support::{
     DEBIAN, World, attachment, exchange, list,
     network::{config, dual, ip, leases, links, node, v4},
-    our_plugins, receive, require, run_in,
+    our_plugins, receive, require, run_in, wait_for,
 };
 
 /// Whether a datagram from one namespace arrives at an address in another.
@@ -384,16 +384,9 @@ fn seen(netns: &Path, args: &[&str]) -> Value {
 fn wait_for_addresses(netns: &Path) {
     // Debian's lets the bridge ask whether somebody has its IPv6 address.
     let tentative = ["-6", "-o", "addr", "show", "scope", "global", "tentative"];
-    for _ in 0..500 {
-        if run_in(netns, "ip", &tentative).is_empty() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!(
-        "addresses stay tentative: {}",
-        run_in(netns, "ip", &tentative)
-    );
+    wait_for("addresses stay tentative", || {
+        run_in(netns, "ip", &tentative).is_empty()
+    });
 }
 
 fn kernel_state(bin_dir: &Path, bridge: &Value, ipam: &Value) -> (Value, CniResult) {

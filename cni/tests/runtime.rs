@@ -14,7 +14,7 @@ use podplane_cni::{Attachment, Runtime, RuntimeError, ValidAttachment, runtime::
 use serde_json::json;
 use support::{
     bench::{Bench, RESULT, network, pod},
-    list,
+    list, wait_for_end,
 };
 
 #[test]
@@ -177,19 +177,7 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
     );
     assert_eq!(error, expected);
     let child = fs::read_to_string(bench.dir.path().join("bin/hang.pid")).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
-        // Killed at once; it may stay a zombie until init reaps it.
-        let stat = fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
-        if stat.is_empty() || stat.contains(") Z ") {
-            break;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "the plugin's child still runs: {stat}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for_end(&child);
     assert_eq!(bench.calls(), ["hang ADD", "hang DEL"]);
 }
 

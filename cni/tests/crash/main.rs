@@ -21,7 +21,7 @@ use std::{
 
 use serde_json::{Value, json};
 use side::{Call, DATA_DIR, Node, Seen, Side, Tree};
-use support::{DEBIAN, our_plugins, require};
+use support::{DEBIAN, memory_dir, our_plugins, require};
 
 /// The container whose calls are killed, and what its lease says.
 const VICTIM: &str = "victim";
@@ -188,12 +188,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let memory = Path::new("/dev/shm");
-        let home = if memory.is_dir() {
-            tempfile::tempdir_in(memory).unwrap()
-        } else {
-            tempfile::tempdir().unwrap()
-        };
+        let home = memory_dir();
         Self {
             scene: Side::new(home.path(), "scene"),
             copy: Side::new(home.path(), "copy"),

@@ -30,7 +30,7 @@ use std::{
 
 use intended::{DIFFERENCES, How, Step, hide, same};
 use side::{Call, Seen, Side, Tree};
-use support::{DEBIAN, our_plugins, require};
+use support::{DEBIAN, memory_dir, our_plugins, require};
 
 /// How often the reference is asked again when chance decides. Go begins its walk of a small map at one of
 /// eight places, so that of two wishes the second comes first in one of eight cases only.
@@ -114,12 +114,7 @@ struct Arena {
 
 impl Arena {
     fn new() -> Self {
-        let memory = Path::new("/dev/shm");
-        let home = if memory.is_dir() {
-            tempfile::tempdir_in(memory).unwrap()
-        } else {
-            tempfile::tempdir().unwrap()
-        };
+        let home = memory_dir();
         let resolv_conf = "# c\nnameserver 10.96.0.10 x\nsearch a b\n search c\ndomain d\noptions ndots:5 <&>\n;x\nsearch\n";
         fs::write(home.path().join("resolv.conf"), resolv_conf).unwrap();
         let side = |name| Side::new(home.path(), name);

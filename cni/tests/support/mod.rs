@@ -264,8 +264,27 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usiz
     }
 }
 
+/// A directory in memory where there is such a place: a disk would be most of the time of many small files.
+pub(crate) fn memory_dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() {
+        tempfile::tempdir_in(memory).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    }
+}
+
+/// Waits for the end of a process that somebody else has started. Nobody may have collected it yet.
+pub(crate) fn wait_for_end(pid: &str) {
+    let stat = format!("/proc/{}/stat", pid.trim());
+    wait_for(&format!("process {pid} still runs"), || {
+        let stat = fs::read_to_string(&stat).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    });
+}
+
 /// Waits for what the kernel does in its own time.
-pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
