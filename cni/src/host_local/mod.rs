@@ -20,7 +20,7 @@ mod store;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt::Write as _,
     io::{self, Write as _},
 };
@@ -179,13 +179,17 @@ fn used(locked: &Locked<'_>, set: &RangeSet) -> u128 {
 /// reference's words, which people and programs look for.
 fn explain_exhaustion(locked: &Locked<'_>, config: &Config) {
     const SHOWN: usize = 5;
-    let mut owners = BTreeMap::new();
-    for (ip, hash) in locked.taken() {
-        owners.entry(hash).or_insert((0_usize, ip)).0 += 1;
+    let mut taken: Vec<_> = locked.taken().map(|(ip, hash)| (hash, ip)).collect();
+    taken.sort_unstable();
+    let owners = taken.chunk_by(|(a, _), (b, _)| a == b);
+    let mut most: Vec<_> = owners.map(|of| (Reverse(of.len()), of[0].1)).collect();
+    let (attachments, mut text) = (most.len(), String::new());
+    if attachments > SHOWN {
+        // They may be tens of thousands, of which the rest needs no order.
+        most.select_nth_unstable(SHOWN);
+        most.truncate(SHOWN);
     }
-    let (attachments, mut text) = (owners.len(), String::new());
-    let mut most: Vec<_> = owners.into_values().collect();
-    most.sort_by_key(|(count, ip)| (Reverse(*count), *ip));
+    most.sort_unstable();
     for set in &config.sets {
         let (used, all) = (used(locked, set), set.capacity());
         _ = writeln!(
@@ -199,7 +203,7 @@ fn explain_exhaustion(locked: &Locked<'_>, config: &Config) {
         "host-local: {} has leases of {attachments} attachments; those with most:",
         dir.display()
     );
-    for (count, ip) in most.into_iter().take(SHOWN) {
+    for (Reverse(count), ip) in most {
         let lease = locked.read(ip);
         let (id, ifname) =
             lease.map_or_else(Default::default, |lease| (lease.container_id, lease.ifname));
