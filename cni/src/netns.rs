@@ -195,8 +195,10 @@ pub(crate) fn visit<T>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T) -> io::Resu
             }
         }
     }
-    let home = Home(File::open(OWN)?);
+    let home = File::open(OWN)?;
     rustix::thread::move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
+    // Only now: whoever may not enter may not come back either, but has not left.
+    let home = Home(home);
     let result = f();
     drop(home);
     Ok(result)
@@ -209,4 +211,24 @@ fn on_own_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    use super::*;
+
+    #[test]
+    fn a_visit_that_is_not_allowed_is_an_error() {
+        let refused = on_own_thread(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::SYS_ADMIN);
+            set_capabilities(None, sets).unwrap();
+            let own = File::open(OWN).unwrap();
+            visit(own.as_fd(), || ())
+        });
+        let error = refused.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+    }
 }

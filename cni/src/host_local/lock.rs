@@ -37,7 +37,9 @@ fn by_whom(pid: Option<u32>) -> String {
     let Some(pid) = pid else {
         return " by a process that cannot be seen from here".to_owned();
     };
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // A lock outlives the process that took it where a child has the file too.
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let name = name.as_deref().unwrap_or("which has ended");
     format!(" by process {pid} ({})", name.trim_end())
 }
 

@@ -19,7 +19,9 @@ pub(crate) fn valid_attachments(stdin: &[u8]) -> Result<Option<Vec<ValidAttachme
     }
     let folded =
         json::parse_folded(stdin).map_err(|error| CniError::internal(json::go_error(&error)))?;
-    let keys: Keys = serde_json::from_value(folded).map_err(CniError::internal)?;
+    let keys: Keys = serde_json::from_value(folded).map_err(|error| {
+        CniError::internal(format!("invalid cni.dev/valid-attachments: {error}"))
+    })?;
     Ok(keys.valid.or(keys.attachments))
 }
 
