@@ -18,7 +18,7 @@ use podplane_cni::{
     netns,
 };
 use serde_json::{Value, json};
-use support::{DEBIAN, World, attachment, call, list, our_plugins, require};
+use support::{DEBIAN, World, attachment, call, list, our_plugins, require, run_in};
 
 const HOST: &str = "192.0.2.1";
 const HOST_TOO: &str = "192.0.2.3";
@@ -223,9 +223,10 @@ fn mappings() -> Value {
 }
 
 /// From a machine beside the node, from the node by each of its addresses, from another pod, from itself.
-fn is_reached_from_everywhere(plugin: &str) {
+/// Returns the rules that are left in the end.
+fn is_reached_from_everywhere(plugin: &str, portmap: &Value) -> String {
     let site = Site::new();
-    let network = site.network(plugin, &json!({}));
+    let network = site.network(plugin, portmap);
     let (a, b) = (site.pod("a", &mappings()), site.pod("b", &json!([])));
     let result = site.add(&network, &a);
     assert_eq!(result.interfaces.last().unwrap().name, "eth0", "passed on");
@@ -269,23 +270,33 @@ fn is_reached_from_everywhere(plugin: &str) {
     server.tcp(outside, HOST, 8446).unwrap_err();
 
     site.runtime.del(&network, &a).unwrap();
-    assert_eq!(site.ruleset(), "");
+    let left = site.ruleset();
     server.tcp(outside, HOST, 8080).unwrap_err();
     site.runtime.del(&network, &b).unwrap();
     site.runtime.del(&network, &a).unwrap();
+    left
 }
 
 #[test]
 fn a_pod_on_a_bridge_is_reached_from_everywhere() {
     if require(&["root", "nftables"]) {
-        is_reached_from_everywhere("bridge");
+        assert_eq!(is_reached_from_everywhere("bridge", &json!({})), "");
     }
 }
 
 #[test]
 fn a_pod_of_ptp_is_reached_from_everywhere() {
     if require(&["root", "nftables"]) {
-        is_reached_from_everywhere("ptp");
+        assert_eq!(is_reached_from_everywhere("ptp", &json!({})), "");
+    }
+}
+
+#[test]
+fn a_pod_is_reached_by_iptables_too() {
+    if require(&["root", "nftables", "iptables"]) {
+        let left = is_reached_from_everywhere("bridge", &json!({"backend": "iptables"}));
+        assert!(left.contains("chain CNI-HOSTPORT-DNAT"), "{left}");
+        assert!(!left.contains("CNI-DN-"), "{left}");
     }
 }
 
@@ -722,5 +733,183 @@ fn what_needs_no_rules_is_answered_as_debians_answers_it() {
             answer(Path::new(DEBIAN)),
             "{command} {config}"
         );
+    }
+}
+
+/// The table `nat` as the programs show it; what leads to the containers' chains sorted, as the reference of
+/// today and Debian's differ in its order.
+fn saved(netns: &Path) -> Vec<String> {
+    let of_family = |program| {
+        let shown = run_in(netns, program, &["-t", "nat", "-S"]);
+        let mut lines: Vec<_> = shown.lines().map(str::to_owned).collect();
+        lines.sort_by_key(|line| {
+            let chain = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            let is_entrance = chain == "CNI-HOSTPORT-DNAT";
+            (chain, is_entrance.then(|| line.clone()))
+        });
+        lines
+    };
+    ["iptables", "ip6tables"]
+        .into_iter()
+        .flat_map(of_family)
+        .collect()
+}
+
+fn portmap_alone(more: &Value) -> Value {
+    let mut config = json!({
+        "cniVersion": "1.0.0", "name": "net", "type": "portmap", "backend": "iptables",
+        "runtimeConfig": {"portMappings": mappings()},
+        "prevResult": {"cniVersion": "1.0.0", "ips": [{"address": "10.244.1.2/24"}, {"address": "fd00:1::2/64"}]},
+    });
+    for (key, value) in more.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+#[test]
+fn rules_of_iptables_are_those_of_debians_and_either_takes_away_the_others() {
+    if !require(&["root", "iptables", "cni-plugins"]) {
+        return;
+    }
+    let world = World::new();
+    let (ours, debians) = (
+        our_plugins().join("portmap"),
+        Path::new(DEBIAN).join("portmap"),
+    );
+    let many: Vec<_> = (0..40)
+        .map(|n| json!({"hostPort": 1000 + n, "containerPort": 80, "protocol": "tcp"}))
+        .collect();
+    let cases = [
+        json!({}),
+        json!({"markMasqBit": 5}),
+        json!({"markMasqBit": 31}),
+        json!({"snat": false}),
+        json!({"externalSetMarkChain": "KUBE-MARK-MASQ"}),
+        json!({"backend": null, "externalSetMarkChain": "KUBE-MARK-MASQ"}),
+        json!({"backend": null, "conditionsV4": ["!", "-s", CLIENT], "conditionsV6": ["-m", "comment", "--comment", "a \\ \"b\""]}),
+        json!({"runtimeConfig": {"portMappings": many}}),
+        json!({"prevResult": {"cniVersion": "1.0.0", "ips": [{"address": "10.244.1.2/24"}]}}),
+    ];
+    for (n, case) in cases.iter().enumerate() {
+        let config = portmap_alone(case);
+        let made = |plugin: &Path, by: &str| {
+            let netns = world.netns(&format!("{by}{n}"));
+            for program in ["iptables", "ip6tables"] {
+                run_in(&netns, program, &["-t", "nat", "-N", "KUBE-MARK-MASQ"]);
+            }
+            let run = |command: &str, plugin: &Path, id: &str| {
+                netns::in_netns(&netns, || call(plugin, command, id, "", &config)).unwrap()
+            };
+            let (code, stdout) = run("ADD", plugin, "other");
+            assert_eq!(code, 0, "{case} {stdout}");
+            let before = saved(&netns);
+            let (code, stdout) = run("ADD", plugin, "a");
+            assert_eq!(code, 0, "{case} {stdout}");
+            let after = saved(&netns);
+            assert_ne!(after, before);
+            // Debian's looks for the rules of IPv4 among those of IPv6, too, and never passes.
+            let (code, stdout) = run("CHECK", &ours, "a");
+            assert_eq!(code, 0, "{case} {stdout}");
+            // Again, by us: nothing is made twice.
+            assert_eq!(run("ADD", &ours, "a").0, 0);
+            assert_eq!(saved(&netns), after, "{case}");
+            let other = if plugin == ours { &debians } else { &ours };
+            assert_eq!(run("DEL", other, "a"), (0, String::new()), "{case}");
+            assert_eq!(saved(&netns), before, "{case}");
+            let (code, stdout) = run("CHECK", &ours, "a");
+            assert!(
+                code != 0 && stdout.contains("could not check ipv4 dnat: chain CNI-DN-"),
+                "{stdout}"
+            );
+            after
+        };
+        assert_eq!(made(&ours, "ours"), made(&debians, "debians"), "{case}");
+    }
+}
+
+#[test]
+fn what_iptables_refuses_leaves_nothing_and_check_misses_rules() {
+    if !require(&["root", "iptables"]) {
+        return;
+    }
+    let world = World::new();
+    let netns = world.netns("node");
+    let ours = our_plugins().join("portmap");
+    let run = |command: &str, more: &Value| {
+        let config = portmap_alone(more);
+        netns::in_netns(&netns, || call(&ours, command, "a", "", &config)).unwrap()
+    };
+    let (code, stdout) = run("ADD", &json!({"conditionsV6": ["-s", "nonsense!"]}));
+    assert!(
+        code != 0 && stdout.contains("unable to setup DNAT"),
+        "{stdout}"
+    );
+    let left = saved(&netns);
+    assert!(
+        !left.iter().any(|line| line.contains("CNI-DN-")),
+        "{left:?}"
+    );
+    // Debian's does not know masqAll yet.
+    let all = json!({"masqAll": true});
+    assert_eq!(run("ADD", &all).0, 0);
+    assert_eq!(run("CHECK", &all).0, 0);
+    let marks = |line: &&String| line.ends_with("-j CNI-HOSTPORT-SETMARK");
+    let is_of_one = |line: &String| line.contains(" -s ");
+    let made = saved(&netns);
+    assert_eq!(made.iter().filter(marks).count(), 9, "{made:?}");
+    assert!(!made.iter().filter(marks).any(is_of_one), "{made:?}");
+    assert_eq!(run("ADD", &json!({})).0, 0);
+    assert_eq!(run("CHECK", &json!({})).0, 0);
+    run_in(
+        &netns,
+        "ip6tables",
+        &["-t", "nat", "-F", "CNI-HOSTPORT-DNAT"],
+    );
+    let (code, stdout) = run("CHECK", &json!({}));
+    assert!(
+        code != 0 && stdout.contains("could not check ipv6 dnat"),
+        "{stdout}"
+    );
+    assert_eq!(run("DEL", &json!({})).0, 0);
+    let left = saved(&netns);
+    assert!(
+        !left.iter().any(|line| line.contains("CNI-DN-")),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn chains_of_legacy_iptables_are_taken_away() {
+    if !require(&["root", "nftables", "iptables"]) {
+        return;
+    }
+    let world = World::new();
+    let ours = our_plugins().join("portmap");
+    let config = portmap_alone(&json!({}));
+    let (made, legacy) = (world.netns("made"), world.netns("legacy"));
+    for id in ["a", "b"] {
+        let answer = netns::in_netns(&made, || call(&ours, "ADD", id, "", &config));
+        assert_eq!(answer.unwrap().0, 0);
+    }
+    let chains = || {
+        let shown = ["iptables-legacy", "ip6tables-legacy"]
+            .map(|program| run_in(&legacy, program, &["-t", "nat", "-S"]));
+        shown.map(|shown| shown.matches("-N CNI-DN-").count())
+    };
+    // The same rules, made by the legacy programs.
+    for (program, restore) in [
+        ("iptables-save", "iptables-legacy-restore"),
+        ("ip6tables-save", "ip6tables-legacy-restore"),
+    ] {
+        let rules = world.path(program);
+        std::fs::write(&rules, run_in(&made, program, &["-t", "nat"])).unwrap();
+        run_in(&legacy, restore, &[rules.to_str().unwrap()]);
+    }
+    assert_eq!(chains(), [2, 2]);
+    for (id, left) in [("a", [1, 1]), ("b", [0, 0])] {
+        let answer = netns::in_netns(&legacy, || call(&ours, "DEL", id, "", &config));
+        assert_eq!(answer.unwrap(), (0, String::new()));
+        assert_eq!(chains(), left);
     }
 }

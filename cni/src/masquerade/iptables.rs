@@ -3,7 +3,11 @@
 //! For each container the table `nat` has a chain `CNI-…`, and POSTROUTING a jump to it for each address. What `iptables-nft` made is visible as
 //! nftables and is removed by netlink; what `iptables-legacy` made only by its own program, which is asked only where the kernel has such a table.
 
-use std::{fs, io, process::Command};
+use std::{
+    fs,
+    io::{self, Write as _},
+    process::{Command, Stdio},
+};
 
 use ipnet::IpNet;
 
@@ -16,7 +20,8 @@ use crate::{
     types::{CniError, json},
 };
 
-const PROGRAMS: [&str; 2] = ["iptables", "ip6tables"];
+/// For IPv4 and IPv6.
+pub(crate) const PROGRAMS: [&str; 2] = ["iptables", "ip6tables"];
 
 fn chain_of(owner: Owner<'_>) -> String {
     const LENGTH: usize = 28;
@@ -37,10 +42,35 @@ fn comment_of(owner: Owner<'_>) -> String {
 }
 
 /// Runs a program on the table `nat`.
-fn run(program: &str, args: &[&str]) -> Result<String, CniError> {
-    let mut command = Command::new(program);
-    let output = command.args(["-w", "-t", "nat"]).args(args).output();
-    let output = output.map_err(|error| match error.kind() {
+pub(crate) fn run(program: &str, args: &[&str]) -> Result<String, CniError> {
+    execute(program, &[&["-w", "-t", "nat"], args].concat(), "")
+}
+
+/// Changes the table `nat` by commands, each on its line: by all of them, or if one fails by none.
+pub(crate) fn restore(program: &str, commands: &str) -> Result<(), CniError> {
+    let input = format!("*nat\n{commands}COMMIT\n");
+    execute(&format!("{program}-restore"), &["-w", "--noflush"], &input).map(drop)
+}
+
+fn execute(program: &str, args: &[&str], input: &str) -> Result<String, CniError> {
+    let run = || {
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let written = child
+            .stdin
+            .take()
+            .map(|mut stdin| stdin.write_all(input.as_bytes()));
+        match written {
+            // It has found a fault before the end, and tells by its status.
+            Some(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            _ => child.wait_with_output(),
+        }
+    };
+    let output = run().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => CniError::internal(format!(
             "failed to locate iptables: exec: \"{program}\": executable file not found in $PATH"
         )),
@@ -51,7 +81,7 @@ fn run(program: &str, args: &[&str]) -> Result<String, CniError> {
     }
     let why = String::from_utf8_lossy(&output.stderr);
     Err(CniError::internal(format!(
-        "running [{program} -t nat {}]: {}: {}",
+        "running [{program} {}]: {}: {}",
         args.join(" "),
         output.status,
         why.trim_end()
@@ -121,8 +151,12 @@ pub(crate) fn remove_chain(nft: &mut Nft, name: &str, from: &str) -> Result<(), 
 
 /// Removes what `iptables-legacy` made.
 pub(super) fn remove_legacy(owner: Owner<'_>) -> Result<(), CniError> {
+    remove_legacy_chain(&chain_of(owner), "POSTROUTING")
+}
+
+/// Removes a chain that `iptables-legacy` made in the tables `nat`, and the jumps to it from another one.
+pub(crate) fn remove_legacy_chain(name: &str, from: &str) -> Result<(), CniError> {
     const TABLES: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
-    let (chain, comment) = (chain_of(owner), comment_of(owner));
     for (tables, program) in TABLES.iter().zip(PROGRAMS) {
         let tables = fs::read_to_string(tables).unwrap_or_default();
         if !tables.lines().any(|table| table == "nat") {
@@ -134,29 +168,20 @@ pub(super) fn remove_legacy(owner: Owner<'_>) -> Result<(), CniError> {
             Ok(_) => legacy.as_str(),
             Err(_) => program,
         };
-        if run(program, &["-S", &chain]).is_err() {
+        if run(program, &["-S", name]).is_err() {
             continue; // There is no such chain.
         }
-        for line in run(program, &["-S", "POSTROUTING"])?.lines() {
-            let words: Vec<_> = line.split(' ').collect();
-            let jumps = words.ends_with(&["-j", &chain]);
-            let source = words.iter().position(|word| *word == "-s");
-            if let Some(source) = source.and_then(|at| words.get(at + 1)).filter(|_| jumps) {
-                let rule = [
-                    "-s",
-                    source,
-                    "-m",
-                    "comment",
-                    "--comment",
-                    &comment,
-                    "-j",
-                    &chain,
-                ];
-                run(program, &[&["-D", "POSTROUTING"], rule.as_slice()].concat())?;
-            }
-        }
-        run(program, &["-F", &chain])?;
-        run(program, &["-X", &chain])?;
+        let rules = run(program, &["-S", from]).unwrap_or_default();
+        let jumps = deletions(&rules, from, name);
+        restore(program, &format!("{jumps}-F {name}\n-X {name}\n"))?;
     }
     Ok(())
+}
+
+/// The commands that delete the jumps between two chains from what `-S` shows.
+pub(crate) fn deletions(rules: &str, from: &str, to: &str) -> String {
+    let (rule, jump) = (format!("-A {from} "), format!(" -j {to}"));
+    let jumps = rules.lines().filter(|line| line.ends_with(&jump));
+    let jumps = jumps.filter_map(|line| line.strip_prefix(&rule));
+    jumps.map(|jump| format!("-D {from} {jump}\n")).collect()
 }

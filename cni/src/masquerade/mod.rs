@@ -3,10 +3,9 @@
 //! Rules are made by netlink, in the reference's layout (`pkg/ip/ipmasq_nftables_linux.go`): table `inet cni_plugins_masquerade`, in its chain
 //! `masq_checks` one rule for each address, found again by its comment. What either of the two makes, the other one can remove.
 
-mod iptables;
+pub(crate) mod iptables;
 
 use ipnet::IpNet;
-pub(crate) use iptables::remove_chain;
 use sha2::{Digest as _, Sha512};
 
 use crate::{

@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use crate::{
+    masquerade::Backend,
     netlink::nft::expr::Transport,
     skel::{Call, previous_result},
     types::{CniError, CniResult, json, parse_ip},
@@ -61,19 +63,22 @@ impl Mapping {
 /// What portmap is told.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
+    pub(super) backend: Backend,
     /// What came before in the chain.
     pub(super) previous: Option<CniResult>,
     pub(super) mappings: Vec<Mapping>,
     /// The container's addresses, at most one of each family.
-    pub(super) addresses: Vec<IpAddr>,
+    pub(super) addresses: Vec<IpNet>,
     /// Whether connections from the host itself and from the container to itself are masqueraded.
     pub(super) snat: bool,
     /// Whether all others are, too.
     pub(super) masquerade_all: bool,
-    /// More that a packet must be, in the words of `nft`.
+    /// More that a packet must be, in the words of the backend's program.
     conditions: [Vec<String>; 2],
-    /// Whether a mark is asked for, which nothing needs here.
-    pub(super) has_mark: bool,
+    /// The bit by which iptables knows what to masquerade; nftables needs none.
+    pub(super) mark_bit: Option<u32>,
+    /// Somebody else's chain of iptables that sets such a mark.
+    pub(super) external_mark_chain: Option<String>,
 }
 
 impl Config {
@@ -98,7 +103,7 @@ impl Config {
     fn from_document(
         document: Document,
         previous: Option<CniResult>,
-        addresses: Vec<IpAddr>,
+        addresses: Vec<IpNet>,
     ) -> Result<Self, String> {
         let Document {
             backend,
@@ -113,24 +118,36 @@ impl Config {
         if markmasqbit.is_some() && externalsetmarkchain.is_some() {
             return Err("Cannot specify externalSetMarkChain and markMasqBit".to_owned());
         }
-        if markmasqbit.is_some_and(|bit| !(0..=31).contains(&bit)) {
-            return Err("MasqMarkBit must be between 0 and 31".to_owned());
-        }
-        let foreign = [
-            (externalsetmarkchain.is_some(), "externalSetMarkChain"),
-            (is_of_iptables(&conditionsv4), "conditionsV4"),
-            (is_of_iptables(&conditionsv6), "conditionsV6"),
+        let mark_bit = markmasqbit.map(|bit| match u32::try_from(bit) {
+            Ok(bit) if bit <= 31 => Ok(bit),
+            _ => Err("MasqMarkBit must be between 0 and 31".to_owned()),
+        });
+        let mark_bit = mark_bit.transpose()?;
+        let external = externalsetmarkchain.as_ref();
+        let options = [
+            (external.map(|_| Backend::Iptables), "externalSetMarkChain"),
+            (backend_of(&conditionsv4), "conditionsV4"),
+            (backend_of(&conditionsv6), "conditionsV6"),
         ];
-        check_backend(backend.as_deref(), &foreign)?;
+        let backend = choose_backend(backend.as_deref(), &options)?;
+        if backend == Backend::Iptables {
+            let words = external
+                .into_iter()
+                .chain(&conditionsv4)
+                .chain(&conditionsv6);
+            words.map(String::as_str).try_for_each(check_word)?;
+        }
         let mappings = runtimeconfig.portmappings.iter().map(mapping);
         Ok(Self {
+            backend,
             previous,
             mappings: mappings.collect::<Result<_, _>>()?,
             addresses,
             snat: snat.unwrap_or(true),
             masquerade_all: masqall,
             conditions: [conditionsv4, conditionsv6],
-            has_mark: markmasqbit.is_some(),
+            mark_bit,
+            external_mark_chain: externalsetmarkchain,
         })
     }
 
@@ -156,31 +173,57 @@ impl Config {
 }
 
 /// A match of `iptables` begins with a hyphen or an exclamation mark, and none of `nft` does.
-fn is_of_iptables(conditions: &[String]) -> bool {
-    let first = conditions.first().and_then(|first| first.chars().next());
-    matches!(first, Some('-' | '!'))
+fn backend_of(conditions: &[String]) -> Option<Backend> {
+    let first = conditions.first()?.chars().next()?;
+    Some(match first {
+        '-' | '!' => Backend::Iptables,
+        _ => Backend::Nftables,
+    })
 }
 
-fn check_backend(backend: Option<&str>, foreign: &[(bool, &str)]) -> Result<(), String> {
-    match backend {
-        None | Some("nftables") => {}
-        Some("iptables") => {
-            return Err("the iptables backend is not supported: leave backend out, or set it to \"nftables\"".to_owned());
-        }
+/// The one that is named; else the one that the options need.
+fn choose_backend(
+    name: Option<&str>,
+    options: &[(Option<Backend>, &str)],
+) -> Result<Backend, String> {
+    let needs_iptables = || {
+        options
+            .iter()
+            .any(|(backend, _)| *backend == Some(Backend::Iptables))
+    };
+    let backend = match name {
+        None if needs_iptables() => Backend::Iptables,
+        None | Some("nftables") => Backend::Nftables,
+        Some("iptables") => Backend::Iptables,
         Some(other) => return Err(format!("unrecognized backend {}", json::go_quote(other))),
-    }
-    let foreign: Vec<_> = foreign
+    };
+    let foreign: Vec<_> = options
         .iter()
-        .filter(|(is_used, _)| *is_used)
+        .filter(|(needed, _)| needed.is_some_and(|needed| needed != backend))
         .map(|(_, option)| *option)
         .collect();
     if foreign.is_empty() {
-        return Ok(());
+        return Ok(backend);
     }
+    let (asked, other) = match backend {
+        Backend::Nftables => ("nftables", "iptables"),
+        Backend::Iptables => ("iptables", "nftables"),
+    };
     Err(format!(
-        "nftables backend was requested but configuration contains iptables-specific options [{}]",
+        "{asked} backend was requested but configuration contains {other}-specific options [{}]",
         foreign.join(" ")
     ))
+}
+
+/// What goes to `iptables-restore` must not begin a line of its own.
+fn check_word(word: &str) -> Result<(), String> {
+    if word.contains(char::is_control) {
+        let word = json::go_quote(word);
+        return Err(format!(
+            "invalid externalSetMarkChain or condition {word}: leave control characters out"
+        ));
+    }
+    Ok(())
 }
 
 fn mapping(entry: &Entry) -> Result<Mapping, String> {
@@ -217,18 +260,17 @@ fn mapping(entry: &Entry) -> Result<Mapping, String> {
 }
 
 /// The first address of each family that is not known to be another interface's.
-fn addresses(call: &Call, previous: &CniResult) -> Vec<IpAddr> {
+fn addresses(call: &Call, previous: &CniResult) -> Vec<IpNet> {
     let is_elsewhere = |index: u32| {
         let interface = usize::try_from(index).ok();
         let interface = interface.and_then(|index| previous.interfaces.get(index));
         interface.is_some_and(|i| i.name != call.ifname || i.sandbox.is_empty())
     };
-    let mut found: Vec<IpAddr> = Vec::new();
+    let mut found: Vec<IpNet> = Vec::new();
     for ip in &previous.ips {
-        let address = ip.address.addr();
-        let has_one = found
-            .iter()
-            .any(|other| other.is_ipv4() == address.is_ipv4());
+        let address = ip.address;
+        let is_v4 = |net: &IpNet| net.addr().is_ipv4();
+        let has_one = found.iter().any(|other| is_v4(other) == is_v4(&address));
         if !has_one && !ip.interface.is_some_and(is_elsewhere) {
             found.push(address);
         }
@@ -273,9 +315,21 @@ mod tests {
             "MasqMarkBit must be between 0 and 31"
         );
         assert_eq!(fault(json!({"backend": "x"})), "unrecognized backend \"x\"");
-        let iptables = json!({"externalSetMarkChain": "KUBE-MARK-MASQ", "conditionsV4": ["!", "-d", "10.0.0.0/8"]});
+        let mut of_iptables = json!({"externalSetMarkChain": "KUBE-MARK-MASQ", "conditionsV4": ["!", "-d", "10.0.0.0/8"]});
+        let implied = parse(of_iptables.clone()).unwrap();
+        assert_eq!(implied.backend, Backend::Iptables);
+        let of_nft = json!({"backend": "iptables", "conditionsV6": ["tcp", "dport", "1"]});
         assert_eq!(
-            fault(iptables),
+            fault(of_nft),
+            "iptables backend was requested but configuration contains nftables-specific options [conditionsV6]"
+        );
+        assert_eq!(
+            fault(json!({"conditionsV4": ["-d\n-F"]})),
+            "invalid externalSetMarkChain or condition \"-d\\n-F\": leave control characters out"
+        );
+        of_iptables["backend"] = "nftables".into();
+        assert_eq!(
+            fault(of_iptables),
             "nftables backend was requested but configuration contains iptables-specific options [externalSetMarkChain conditionsV4]"
         );
         let fault = |entry: Value| mapped(entry).unwrap_err();
@@ -330,8 +384,8 @@ mod tests {
         assert_eq!(
             addresses,
             [
-                "10.0.2.1".parse::<IpAddr>().unwrap(),
-                "fd00::1".parse().unwrap()
+                "10.0.2.1/24".parse::<IpNet>().unwrap(),
+                "fd00::1/64".parse().unwrap()
             ]
         );
     }

@@ -1,10 +1,11 @@
 //! The plugin `portmap`: ports of the host that lead to ports of the container.
 //!
-//! The contract is the nftables backend of the reference plugin of that name; rules are found again by the
-//! container's id, so that the reference's DEL and this one's take each other's rules away. It stands behind
+//! The contract is the reference plugin of that name: its nftables backend by netlink, and on request its
+//! iptables backend by that program. Rules are found again by the container's id, so that the reference's DEL and this one's take each other's rules away. It stands behind
 //! a plugin that gives addresses, whose result it passes on.
 
 mod config;
+mod iptables;
 mod rules;
 
 use std::{
@@ -12,8 +13,11 @@ use std::{
     net::IpAddr,
 };
 
+use ipnet::IpNet;
+
 use self::{config::Config, rules::Owner};
 use crate::{
+    masquerade::Backend,
     netlink::{Netlink, NetlinkError, conntrack, nft::Nft},
     skel::{Call, Plugin, network_name, text, valid_attachments},
     sysctl,
@@ -40,15 +44,18 @@ impl Plugin for Portmap {
         if config.mappings.is_empty() || config.addresses.is_empty() {
             return Ok(previous);
         }
-        if config.has_mark {
+        if config.backend == Backend::Nftables && config.mark_bit.is_some() {
             warn("markMasqBit has no effect: nftables masquerades by address, without a mark");
         }
-        let owner = owner(call, &network_name(call)?);
-        let mut nft = open()?;
-        let forwarded = forward(&mut nft, &config, &owner);
+        let network = network_name(call)?;
+        let forwarded = match config.backend {
+            Backend::Nftables => forward(&mut open()?, &config, &owner(call, &network)),
+            Backend::Iptables => iptables::forward(&config, &network, &call.container_id),
+        };
+        let forwarded = forwarded.and_then(|()| let_localhost_out(&config));
         forwarded.inspect_err(|_| {
-            if let Err(error) = rules::unforward(&mut nft, &owner) {
-                warn(&text(&error));
+            if let Err(error) = unforward(call, &network) {
+                warn(&error.msg);
             }
         })?;
         forget_flows(&config);
@@ -57,15 +64,7 @@ impl Plugin for Portmap {
 
     /// The container's id is enough: rules are deleted also without the mappings, or a previous result.
     fn del(&self, call: &Call) -> Result<(), CniError> {
-        let network = network_name(call)?;
-        let deleted = Nft::open().and_then(|mut nft| {
-            rules::unforward(&mut nft, &owner(call, &network))?;
-            rules::remove_iptables_chains(&mut nft, &network, &call.container_id)
-        });
-        match deleted {
-            Err(error) if error.is_unknown_family() => {} // No nftables, no rules.
-            other => other.map_err(|error| undeleted(&error))?,
-        }
+        unforward(call, &network_name(call)?)?;
         match Config::parse(call) {
             Ok(config) => forget_flows(&config),
             Err(error) => warn(&error.msg), // Such an ADD has made no rules.
@@ -80,6 +79,9 @@ impl Plugin for Portmap {
         }
         if config.mappings.is_empty() {
             return Ok(());
+        }
+        if config.backend == Backend::Iptables {
+            return iptables::check(&config, &network_name(call)?, &call.container_id);
         }
         let fault = rules::find_faults(&mut open()?, &config, &owner(call, &network_name(call)?));
         let fault = fault.map_err(|error| CniError::internal(text(&error)))?;
@@ -99,7 +101,9 @@ impl Plugin for Portmap {
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
-        Config::parse(call)?;
+        if Config::parse(call)?.backend == Backend::Iptables {
+            return iptables::probe();
+        }
         let tables = open().and_then(|mut nft| {
             nft.tables(crate::netlink::nft::Family::Ip)
                 .map_err(|error| CniError::internal(text(&error)))
@@ -122,6 +126,19 @@ fn owner(call: &Call, network: &str) -> Owner {
     Owner::new(network, &call.container_id, &call.ifname)
 }
 
+/// Deletes an attachment's rules, whichever backend made them.
+fn unforward(call: &Call, network: &str) -> Result<(), CniError> {
+    let deleted = Nft::open().and_then(|mut nft| {
+        rules::unforward(&mut nft, &owner(call, network))?;
+        iptables::remove_by_netlink(&mut nft, network, &call.container_id)
+    });
+    let deleted = match deleted {
+        Err(error) if error.is_unknown_family() => Ok(()), // No nftables, no rules.
+        other => other.map_err(|error| undeleted(&error)),
+    };
+    deleted.and(iptables::remove_legacy(network, &call.container_id))
+}
+
 fn undeleted(error: &NetlinkError) -> CniError {
     CniError::internal(format!("error deleting nftables rules: {}", text(error)))
 }
@@ -133,18 +150,23 @@ fn forward(nft: &mut Nft, config: &Config, owner: &Owner) -> Result<(), CniError
         ))
     };
     rules::forward(nft, config, owner).map_err(|error| failed(text(&error)))?;
-    for address in &config.addresses {
+    for address in config.addresses.iter().map(IpNet::addr) {
         let conditions = config.conditions(address.is_ipv4());
         if !conditions.is_empty() {
             rules::set_conditions(conditions, address.is_ipv4()).map_err(failed)?;
         }
-        if config.snat && address.is_ipv4() {
-            route_localnet(*address).map_err(|error| {
-                CniError::internal(format!("unable to enable route_localnet: {error}"))
-            })?;
-        }
     }
     Ok(())
+}
+
+fn let_localhost_out(config: &Config) -> Result<(), CniError> {
+    let addresses = config.addresses.iter().map(IpNet::addr);
+    let mut of_v4 = addresses.filter(|address| config.snat && address.is_ipv4());
+    of_v4.try_for_each(|address| {
+        route_localnet(address).map_err(|error| {
+            CniError::internal(format!("unable to enable route_localnet: {error}"))
+        })
+    })
 }
 
 /// Lets packets from 127.0.0.1 leave by the link that leads to the container; else the kernel takes them for

@@ -5,8 +5,6 @@
 //! to `hostip_hostports`, where earlier versions of the reference kept some of them. `masquerading` has rules
 //! for each container. A rule's comment is the container's id, by which the reference finds what is to be
 //! deleted; network and interface are in the rule's tag, where the reference has nothing.
-//!
-//! What the reference's iptables backend made is deleted too, where `iptables` is the one for nftables.
 
 use std::{
     io::Write as _,
@@ -14,8 +12,9 @@ use std::{
     process::{Command, Stdio},
 };
 
+use ipnet::IpNet;
+
 use super::config::Config;
-use crate::masquerade::{hash, remove_chain};
 use crate::netlink::{
     NetlinkError,
     nft::{
@@ -109,10 +108,10 @@ fn place(rule: &Rule) -> &str {
 pub(super) fn forward(nft: &mut Nft, config: &Config, owner: &Owner) -> Result<(), NetlinkError> {
     retry(|| {
         let mut batch = Batch::default();
-        for address in &config.addresses {
+        for address in config.addresses.iter().map(IpNet::addr) {
             add_base(&mut batch, config, address.is_ipv4());
             let before = delete_owned(nft, &mut batch, address.is_ipv4(), |rule| owner.owns(rule))?;
-            add_rules(&mut batch, config, owner, *address, &before);
+            add_rules(&mut batch, config, owner, address, &before);
         }
         nft.apply(batch)
     })
@@ -280,24 +279,6 @@ pub(super) fn unforward(nft: &mut Nft, owner: &Owner) -> Result<(), NetlinkError
     delete(nft, |rule| owner.owns(rule))
 }
 
-/// Deletes what the reference has made by `iptables-nft` for a container: a chain of its own, and the jumps
-/// to it from a common one. Old versions of it made two.
-pub(super) fn remove_iptables_chains(
-    nft: &mut Nft,
-    network: &str,
-    container_id: &str,
-) -> Result<(), NetlinkError> {
-    const DIGITS: usize = 21;
-    let digits = hash(&format!("{network}{container_id}"), DIGITS);
-    for (prefix, from) in [
-        ("CNI-DN-", "CNI-HOSTPORT-DNAT"),
-        ("CNI-SN-", "CNI-HOSTPORT-SNAT"),
-    ] {
-        remove_chain(nft, &format!("{prefix}{digits}"), from)?;
-    }
-    Ok(())
-}
-
 /// Deletes the rules of a network's attachments but the valid ones.
 pub(super) fn collect_garbage(
     nft: &mut Nft,
@@ -359,7 +340,7 @@ pub(super) fn find_faults(
     config: &Config,
     owner: &Owner,
 ) -> Result<Option<String>, NetlinkError> {
-    for address in &config.addresses {
+    for address in config.addresses.iter().map(IpNet::addr) {
         let v4 = address.is_ipv4();
         let table = table(v4);
         let mut count = |chain: Chain<'_>| -> Result<usize, NetlinkError> {
@@ -371,7 +352,7 @@ pub(super) fn find_faults(
         if forwarding < config.mappings(v4).count() {
             return Ok(Some(missing(ANY)));
         }
-        if count(table.chain(MASQUERADING))? < masquerades(config, *address).len() {
+        if count(table.chain(MASQUERADING))? < masquerades(config, address).len() {
             return Ok(Some(missing(MASQUERADING)));
         }
         for (name, _) in ENTRANCES {

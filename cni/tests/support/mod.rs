@@ -170,6 +170,7 @@ fn run(
     let mut child = Command::new(program)
         .env_clear()
         .envs([
+            ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
             ("CNI_COMMAND", command),
             ("CNI_CONTAINERID", id),
             ("CNI_IFNAME", "eth0"),
