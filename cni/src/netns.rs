@@ -164,18 +164,14 @@ pub fn is_netns(path: &Path) -> bool {
 /// [`NetnsError`] when the namespace cannot be opened or entered; `f` has not run then.
 pub fn in_netns<T: Send>(path: &Path, f: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
     let netns = open(path)?;
-    in_netns_fd(netns.as_fd(), f).map_err(|error| NetnsError::new("enter", path, error))
-}
-
-/// [`in_netns`] for a namespace that is open already.
-///
-/// # Errors
-/// What setns(2) says; `f` has not run then.
-pub fn in_netns_fd<T: Send>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T + Send) -> io::Result<T> {
-    on_own_thread(|| {
-        rustix::thread::move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
+    let entered = on_own_thread(|| {
+        let kind = Some(LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(netns.as_fd(), kind)?;
         Ok(f())
-    })?
+    });
+    entered
+        .flatten()
+        .map_err(|error| NetnsError::new("enter", path, error))
 }
 
 /// Runs `f` inside the namespace on the calling thread, and comes back.

@@ -95,7 +95,7 @@ impl Cache<'_> {
             result: Some(result.clone()),
         };
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        // No attachment has such a name: a container id cannot begin with a dot.
+        // No attachment has such a name: it begins with the network's, which cannot begin with a dot.
         let temporary = self
             .results()
             .join(format!(".{}-{serial}.tmp", std::process::id()));
