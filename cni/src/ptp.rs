@@ -125,11 +125,8 @@ struct IpamSection {
 
 impl Config {
     fn parse(call: &Call) -> Result<Self, CniError> {
-        let undecodable = |error: &serde_json::Error| {
-            CniError::internal(format!("failed to load netconf: {}", json::go_error(error)))
-        };
-        let folded = json::parse_folded(&call.stdin).map_err(|error| undecodable(&error))?;
-        serde_json::from_value(folded).map_err(|error| undecodable(&error))
+        json::read_folded(&call.stdin)
+            .map_err(|error| CniError::internal(format!("failed to load netconf: {error}")))
     }
 
     fn owner<'a>(&'a self, call: &'a Call) -> masquerade::Owner<'a> {

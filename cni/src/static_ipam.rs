@@ -144,9 +144,7 @@ impl Config {
 
     /// With the reference's texts, in the reference's order.
     fn read(stdin: &[u8], cni_arguments: &str) -> Result<Self, String> {
-        let folded = json::parse_folded(stdin).map_err(|error| json::go_error(&error))?;
-        let document: Document =
-            serde_json::from_value(folded).map_err(|error| error.to_string())?;
+        let document: Document = json::read_folded(stdin)?;
         let Document {
             cniversion,
             ipam,

@@ -294,8 +294,12 @@ struct Tiny(tempfile::TempDir);
 impl Tiny {
     fn new(options: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let flags = if options == "ro" {
+            MountFlags::RDONLY
+        } else {
+            MountFlags::empty()
+        };
         let options = std::ffi::CString::new(options).unwrap();
-        let flags = MountFlags::empty();
         rustix::mount::mount("tmpfs", dir.path(), "tmpfs", flags, options.as_c_str()).unwrap();
         Self(dir)
     }
@@ -342,4 +346,23 @@ fn an_add_on_a_full_file_system_gives_all_or_nothing() {
         failed >= 8 && complete >= 8,
         "{failed} failed, {complete} complete"
     );
+}
+
+#[test]
+fn status_says_when_no_lease_can_be_written() {
+    if !require(&["root"]) {
+        return;
+    }
+    for (options, why) in [
+        ("size=1m,nr_inodes=1", "without a free inode"),
+        ("ro", "cannot be written: Read-only file system"),
+    ] {
+        let tiny = Tiny::new(options);
+        let mut config = config(json!({"subnet": "10.1.2.0/24"}), tiny.0.path());
+        config["cniVersion"] = "1.1.0".into();
+        let (code, answer) = run(&mut Command::new(ours()), "STATUS", "", &config);
+        assert_eq!((code, &answer["code"]), (1, &json!(50)), "{options}");
+        let msg = answer["msg"].as_str().unwrap();
+        assert!(msg.contains(why), "{options}: {msg}");
+    }
 }

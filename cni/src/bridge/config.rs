@@ -197,12 +197,8 @@ fn collect_trunk(trunk: &[Trunk]) -> Result<Vec<u16>, CniError> {
 
 impl Config {
     pub(super) fn parse(call: &Call) -> Result<Self, CniError> {
-        let undecodable = |error: &serde_json::Error| {
-            CniError::internal(format!("failed to load netconf: {}", json::go_error(error)))
-        };
-        let folded = json::parse_folded(&call.stdin).map_err(|error| undecodable(&error))?;
-        let document: Document =
-            serde_json::from_value(folded).map_err(|error| undecodable(&error))?;
+        let document: Document = json::read_folded(&call.stdin)
+            .map_err(|error| CniError::internal(format!("failed to load netconf: {error}")))?;
         let vlans = Vlans::parse(
             document.vlan,
             document.vlantrunk.as_deref(),

@@ -23,6 +23,7 @@ use std::{
     collections::BTreeSet,
     fmt::Write as _,
     io::{self, Write as _},
+    path::Path,
 };
 
 use allocate::Refusal;
@@ -31,6 +32,7 @@ pub use lease::Lease;
 use lease::{Match, Owner};
 pub use lock::LockError;
 pub use range::{Range, RangeSet};
+use rustix::fs::Access;
 use store::Locked;
 pub use store::{Options, Store, reclaim, usage};
 
@@ -142,6 +144,10 @@ impl Plugin for HostLocal {
     fn status(&self, call: &Call) -> Result<(), CniError> {
         let config = Config::parse(&call.stdin, &call.args)?;
         let dir = config.dir();
+        if let Some(why) = unwritable(&dir) {
+            let msg = format!("no address can be given: {} {why}", dir.display());
+            return Err(CniError::new(code::NOT_AVAILABLE, msg));
+        }
         if !dir.is_dir() {
             return Ok(()); // Nothing was given out yet.
         }
@@ -159,6 +165,21 @@ impl Plugin for HostLocal {
             }
         }
     }
+}
+
+/// Why no lease can be written into a directory, which may not be there yet.
+fn unwritable(dir: &Path) -> Option<String> {
+    let there = dir.ancestors().find(|path| path.exists())?;
+    if let Err(error) = rustix::fs::access(there, Access::WRITE_OK) {
+        return Some(format!("cannot be written: {}", io::Error::from(error)));
+    }
+    let space = rustix::fs::statvfs(there).ok()?;
+    if space.f_bfree == 0 {
+        return Some("is on a full disk".to_owned());
+    }
+    // Where there is no limit, there is no number either.
+    (space.f_files > 0 && space.f_ffree == 0)
+        .then(|| "is on a file system without a free inode".to_owned())
 }
 
 fn lock_error(error: LockError) -> CniError {

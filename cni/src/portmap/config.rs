@@ -84,13 +84,9 @@ pub(super) struct Config {
 impl Config {
     /// With the reference's texts, in the reference's order.
     pub(super) fn parse(call: &Call) -> Result<Self, CniError> {
-        let unparsable = |error: &serde_json::Error| {
-            let error = json::go_error(error);
+        let document: Document = json::read_folded(&call.stdin).map_err(|error| {
             CniError::internal(format!("failed to parse network configuration: {error}"))
-        };
-        let folded = json::parse_folded(&call.stdin).map_err(|error| unparsable(&error))?;
-        let document: Document =
-            serde_json::from_value(folded).map_err(|error| unparsable(&error))?;
+        })?;
         let previous = previous_result(call).map_err(|error| CniError {
             msg: format!("could not parse prevResult: {}", error.msg),
             ..error

@@ -4,7 +4,9 @@ use std::fmt::{self, Write as _};
 
 use serde::{
     Deserialize, Serialize,
-    de::{Deserializer, MapAccess, SeqAccess, Visitor, value::StringDeserializer},
+    de::{
+        DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor, value::StringDeserializer,
+    },
 };
 use serde_json::{Map, Value};
 
@@ -24,6 +26,26 @@ pub fn parse_folded(text: &[u8]) -> Result<Value, serde_json::Error> {
 pub fn fold(value: &Value) -> Value {
     let folded = Folded::deserialize(value);
     folded.map_or(Value::Null, |folded| folded.0)
+}
+
+/// Reads a document with [folded](parse_folded) keys into a structure.
+///
+/// # Errors
+/// What is wrong, and in which field.
+pub fn read_folded<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let folded = parse_folded(text).map_err(|error| go_error(&error))?;
+    serde_path_to_error::deserialize(folded).map_err(|error| {
+        let (field, words) = (error.path().to_string(), error.into_inner().to_string());
+        // Other words are the reference's, which names no field.
+        let is_serdes = ["invalid type", "invalid value", "invalid length"]
+            .iter()
+            .any(|start| words.starts_with(start));
+        if is_serdes && field != "." {
+            format!("{field}: {words}")
+        } else {
+            words
+        }
+    })
 }
 
 struct Folded(Value);
@@ -196,6 +218,19 @@ mod tests {
         let folded = parse_folded(br#"{"subnet": null, "name": null, "l": [null]}"#).unwrap();
         assert_eq!(folded, json!({"subnet": "", "l": [null]}));
         assert!(parse_folded(b"{} x").is_err());
+    }
+
+    #[test]
+    fn an_error_names_the_field() {
+        #[derive(Debug, Deserialize)]
+        struct Config {
+            #[serde(rename = "mtu")]
+            _mtu: u32,
+        }
+        let error = read_folded::<Config>(br#"{"MTU": "x"}"#).unwrap_err();
+        assert_eq!(error, r#"mtu: invalid type: string "x", expected u32"#);
+        let error = read_folded::<Config>(br#"{"MTU": "#).unwrap_err();
+        assert_eq!(error, "unexpected end of JSON input");
     }
 
     #[test]

@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(
             status.message.as_deref(),
             Some(
-                "Pod was rejected: Node didn't have enough resource: {POD_IPS}, requested: 1, used: 5, capacity: 5"
+                "Pod was rejected: Node didn't have enough resource: podplane.io/pod-ips, requested: 1, used: 5, capacity: 5"
             )
         );
     }
