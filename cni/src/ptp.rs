@@ -92,12 +92,7 @@ impl Plugin for Ptp {
         let Some(valid) = valid_attachments(&call.stdin)? else {
             return freed; // Nothing was said of what is valid.
         };
-        let owners = valid.iter().map(|attachment| masquerade::Owner {
-            network: &config.name,
-            ifname: &attachment.ifname,
-            container_id: &attachment.container_id,
-        });
-        freed.and(masquerade::collect_garbage(&config.name, owners))
+        freed.and(masquerade::collect_garbage(&config.name, &valid))
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {

@@ -96,12 +96,7 @@ impl Plugin for BridgePlugin {
         let Some(valid) = valid_attachments(&call.stdin)? else {
             return freed; // Nothing was said of what is valid.
         };
-        let owners = valid.iter().map(|attachment| masquerade::Owner {
-            network: &config.network,
-            ifname: &attachment.ifname,
-            container_id: &attachment.container_id,
-        });
-        let unmasqueraded = masquerade::collect_garbage(&config.network, owners);
+        let unmasqueraded = masquerade::collect_garbage(&config.network, &valid);
         let unchecked = spoof::collect_garbage(&config.network, &valid);
         freed.and(unmasqueraded).and(unchecked)
     }

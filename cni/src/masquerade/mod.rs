@@ -13,6 +13,7 @@ use crate::{
         NetlinkError,
         nft::{Base, Batch, Chain, Family, Hook, MAX_COMMENT, Nft, Rule, Table, expr},
     },
+    runtime::ValidAttachment,
     skel::text,
     types::{CniError, json},
 };
@@ -205,11 +206,13 @@ pub(crate) fn remove(owner: Owner<'_>) -> Result<(), CniError> {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn collect_garbage<'a>(
-    network: &str,
-    valid: impl Iterator<Item = Owner<'a>>,
-) -> Result<(), CniError> {
-    let valid: Vec<_> = valid.map(Owner::prefix).collect();
+pub(crate) fn collect_garbage(network: &str, valid: &[ValidAttachment]) -> Result<(), CniError> {
+    let owners = valid.iter().map(|attachment| Owner {
+        network,
+        ifname: &attachment.ifname,
+        container_id: &attachment.container_id,
+    });
+    let valid: Vec<_> = owners.map(Owner::prefix).collect();
     let prefix = format!("{}-", hash(network, 16));
     let is_garbage = |rule: &Rule| {
         rule.comment.starts_with(&prefix)
