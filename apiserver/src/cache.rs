@@ -15,9 +15,12 @@ use podplane_store::Revision;
 use tokio::sync::watch;
 
 pub(crate) use feed::{Feeder, Sink};
-pub(crate) use kind::{KindCache, Page};
+pub(crate) use kind::{Entry, KindCache, Page, entry};
 pub(crate) use query::{Continue, Query};
-pub(crate) use watcher::Watcher;
+pub(crate) use watcher::{Seen, Watcher};
+
+/// The annotation of a bookmark which says that the objects that were present at the beginning have all been sent.
+pub(crate) const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// How far the caches of all kinds have come. Cloning shares it.
 #[derive(Clone, Debug)]

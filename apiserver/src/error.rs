@@ -1,6 +1,6 @@
 //! Refusals in Kubernetes' words (source: `apimachinery/pkg/api/errors`).
 
-use podplane_api::{Object, selector::SelectorError, validation::ErrorList};
+use podplane_api::{Object, selector::SelectorError, strict::StrictError, validation::ErrorList};
 use podplane_proto::{
     codec::{DecodeError, EncodeError},
     error::{ApiError, FieldViolation, Reason},
@@ -77,44 +77,44 @@ pub(crate) fn invalid<K: Object>(name: &str, errors: &ErrorList) -> ApiError {
     }
 }
 
-/// What is not an object of its kind.
+/// What is not a message of its kind.
 pub(crate) fn undecodable<K: Object>(error: &DecodeError) -> ApiError {
-    use podplane_api::strict::StrictError;
+    match error {
+        DecodeError::Strict(error) => not_strict::<K>(error),
+        DecodeError::Wire { source, .. } => bad_request(format!("{error}: {source}")),
+    }
+}
+
+/// What is not an object of its kind.
+pub(crate) fn not_strict<K: Object>(error: &StrictError) -> ApiError {
     let violation = |field: &str, description: &str| FieldViolation {
         field: field.to_owned(),
         description: description.to_owned(),
     };
-    let (message, fields) = match error {
-        DecodeError::Strict(StrictError::UnknownFields { paths }) => {
-            let fields = paths
-                .iter()
-                .map(|path| violation(path, "unknown field"))
-                .collect();
-            (format!("strict decoding error: {error}"), fields)
+    let (why, fields) = match error {
+        StrictError::UnknownFields { paths } => {
+            let unknown = paths.iter().map(|path| violation(path, "unknown field"));
+            ("strict decoding error: ", unknown.collect())
         }
-        DecodeError::Strict(StrictError::Malformed { path, message }) => {
-            let fields = if path.is_empty() {
-                Vec::new()
-            } else {
-                vec![violation(path, message)]
-            };
-            (
-                format!(
-                    "{} in version \"{}\" cannot be handled as a {}: {error}",
-                    K::KIND,
-                    K::VERSION,
-                    K::KIND
-                ),
-                fields,
-            )
-        }
-        DecodeError::Wire { source, .. } => (format!("{error}: {source}"), Vec::new()),
+        StrictError::Malformed { path, .. } if path.is_empty() => ("", Vec::new()),
+        StrictError::Malformed { path, message } => ("", vec![violation(path, message)]),
     };
+    let (kind, version) = (K::KIND, K::VERSION);
     ApiError {
         reason: Reason::BadRequest,
-        message,
+        message: format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}{error}"
+        ),
         fields,
     }
+}
+
+/// A patch that can be read and cannot be applied.
+pub(crate) fn unprocessable(why: &str) -> ApiError {
+    ApiError::new(
+        Reason::Invalid,
+        format!("the server rejected our request due to an error in our request: {why}"),
+    )
 }
 
 pub(crate) fn unselectable(error: &SelectorError) -> ApiError {

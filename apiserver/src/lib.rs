@@ -13,6 +13,7 @@ mod config;
 mod engine;
 mod error;
 mod registry;
+mod rest;
 mod server;
 mod service;
 mod storage;

@@ -8,17 +8,20 @@ mod delete;
 mod list;
 mod narrow;
 mod update;
+mod watch;
 
 pub(crate) use delete::DeleteOptions;
+pub(crate) use list::{Freshness, Listed};
 use std::sync::Arc;
+pub(crate) use update::Part;
+pub(crate) use watch::{Told, WatchOptions};
 
-use bytes::Bytes;
 use podplane_api::{Object, ObjectKey, Scope, jiff::Timestamp, meta::Time};
 use podplane_proto::error::ApiError;
 use podplane_store::{Guard, Key, Revision, Txn};
 
 use crate::{
-    cache::{KindCache, Position, Query, Watcher},
+    cache::{Entry, KindCache, Position, Query},
     engine::Engine,
     error, storage,
     strategy::Strategy,
@@ -42,6 +45,16 @@ impl<K> Clone for Registry<K> {
     }
 }
 
+/// Whether a write is carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It is, and lasts.
+    #[default]
+    Durable,
+    /// It is judged and answered as if it were, and nothing is written (`dryRun=All`).
+    Dry,
+}
+
 /// What is to become of an object.
 enum Step<K> {
     /// It stays as it is, and this is the answer.
@@ -61,8 +74,8 @@ impl<K: Strategy> Registry<K> {
         }
     }
 
-    /// The object's message, as new as every acknowledged write.
-    pub(crate) async fn get(&self, key: &ObjectKey) -> Result<Bytes, ApiError> {
+    /// The object, as new as every acknowledged write.
+    pub(crate) async fn get(&self, key: &ObjectKey) -> Result<Arc<Entry>, ApiError> {
         scoped::<K>(key)?;
         self.position.reached(self.engine.acknowledged()).await?;
         self.cache
@@ -76,35 +89,14 @@ impl<K: Strategy> Registry<K> {
         Ok(self.cache.keys(query))
     }
 
-    /// A watch of what matches: of the changes after a revision, or, where that is empty, of all present objects first.
-    pub(crate) async fn watch(&self, query: Query, after: &str) -> Result<Watcher<K>, ApiError> {
-        self.position.reached(self.engine.acknowledged()).await?;
-        // As in lists, 0 is any revision, and all objects are present at any.
-        if after.is_empty() || after == "0" {
-            return Ok(self.cache.watch_all(query, self.position.clone()));
-        }
-        let revision: Revision = after.parse().map_err(|_| {
-            error::bad_request(format!(
-                "invalid resource version {after:?}: not a revision of this server"
-            ))
-        })?;
-        let current = self.position.current();
-        if revision > current {
-            return Err(error::expired(format!(
-                "Too large resource version: {revision}, current: {current}"
-            )));
-        }
-        self.cache
-            .watch_after(revision, query, self.position.clone())
-    }
-
     /// Reads the object, decides, and commits what was decided, until no other write comes between.
     async fn change(
         &self,
         key: &ObjectKey,
+        effect: Effect,
         decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
     ) -> Result<K, ApiError> {
-        self.change_guarded(key, Vec::new(), decide).await
+        self.change_guarded(key, Vec::new(), effect, decide).await
     }
 
     /// The same under further guards; that one of them does not hold is a conflict.
@@ -112,6 +104,7 @@ impl<K: Strategy> Registry<K> {
         &self,
         key: &ObjectKey,
         guards: Vec<Guard>,
+        effect: Effect,
         decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
     ) -> Result<K, ApiError> {
         scoped::<K>(key)?;
@@ -140,6 +133,10 @@ impl<K: Strategy> Registry<K> {
                 }
                 Step::Remove(object) => (txn.delete(store_key.clone()), object),
             };
+            if effect == Effect::Dry {
+                storage::set_revision(&mut object, revision);
+                return Ok(object);
+            }
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);

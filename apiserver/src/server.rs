@@ -21,6 +21,10 @@ use crate::{
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     registry::Registry,
+    rest::{
+        self,
+        resource::{Resource, RestKind},
+    },
     service::{KindService, NarrowMethods},
     upkeep::{Kind, Upkeep},
 };
@@ -116,6 +120,8 @@ pub(crate) async fn serve(
         routes,
         names,
         kinds,
+        resources,
+        stop: end_watches,
         ..
     } = server;
 
@@ -141,9 +147,12 @@ pub(crate) async fn serve(
     spawn(&mut tasks, "expiry", Arc::clone(&upkeep).sweep());
     spawn(&mut tasks, "compaction", upkeep.compact());
     ready(&listener)?;
+    let rest = rest::router(resources, end_watches);
     let stop = tasks.stop();
-    tasks.spawn("grpc server", async move {
-        listener.serve(routes, &names, DESCRIPTORS, stop).await
+    tasks.spawn("server", async move {
+        listener
+            .serve_with(routes, rest, &names, DESCRIPTORS, stop)
+            .await
     });
     Ok(tasks.run().await?)
 }
@@ -168,6 +177,7 @@ struct Server {
     routes: RoutesBuilder,
     names: Vec<&'static str>,
     kinds: Vec<Arc<dyn Kind>>,
+    resources: Vec<Arc<dyn Resource>>,
     stop: CancellationToken,
 }
 
@@ -182,12 +192,13 @@ impl Server {
             routes: RoutesBuilder::default(),
             names: Vec::new(),
             kinds: Vec::new(),
+            resources: Vec::new(),
             stop,
         }
     }
 
     /// Adds a kind: its cache, its registry, its service, and what upkeep does for it.
-    fn add<K: NarrowMethods>(&mut self) -> Registry<K> {
+    fn add<K: NarrowMethods + RestKind>(&mut self) -> Registry<K> {
         let cache = Arc::new(KindCache::<K>::new());
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
@@ -195,6 +206,7 @@ impl Server {
             .add_service(KindService::new(registry.clone(), self.stop.clone()));
         self.names.push(K::SERVICE);
         self.kinds.push(Arc::new(registry.clone()));
+        self.resources.push(Arc::new(registry.clone()));
         registry
     }
 }

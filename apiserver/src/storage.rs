@@ -5,6 +5,7 @@
 use podplane_api::{Object, ObjectKey, Scope};
 use podplane_proto::error::ApiError;
 use podplane_store::{Item, Key, Prefix, Revision};
+use serde_json::Value;
 
 use crate::{engine::Engine, error};
 
@@ -41,6 +42,15 @@ pub(crate) fn decode<K: Object>(item: &Item) -> Result<K, serde_json::Error> {
     let mut object = K::from_slice(&item.value)?;
     set_revision(&mut object, item.modified);
     Ok(object)
+}
+
+/// A stored value as a document: with its revision, as it is served.
+pub(crate) fn document(value: &[u8], revision: Revision) -> Result<Value, serde_json::Error> {
+    let mut document: Value = serde_json::from_slice(value)?;
+    if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
+    }
+    Ok(document)
 }
 
 pub(crate) fn set_revision<K: Object>(object: &mut K, revision: Revision) {

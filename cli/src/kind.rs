@@ -49,6 +49,7 @@ pub(crate) use with_kind;
 struct Schema {
     kind: &'static str,
     plural: &'static str,
+    short_names: &'static [&'static str],
     group: &'static str,
     api_version: &'static str,
     scope: Scope,
@@ -58,6 +59,7 @@ fn schema<K: Object>() -> Schema {
     Schema {
         kind: K::KIND,
         plural: K::PLURAL,
+        short_names: K::SHORT_NAMES,
         group: K::GROUP,
         api_version: K::API_VERSION,
         scope: K::SCOPE,
@@ -75,16 +77,6 @@ impl Kind {
 
     fn schema(self) -> Schema {
         with_kind!(self, K => schema::<K>())
-    }
-
-    fn short_name(self) -> Option<&'static str> {
-        match self {
-            Self::Node => Some("no"),
-            Self::Pod => Some("po"),
-            Self::Event => Some("ev"),
-            Self::Lease => None,
-            Self::Namespace => Some("ns"),
-        }
     }
 
     /// The kind of a manifest.
@@ -138,7 +130,7 @@ impl FromStr for Kind {
         let is_meant = |kind: &Self| {
             let schema = kind.schema();
             let full = |name: &str| word == name || word == format!("{name}.{}", schema.group);
-            kind.short_name() == Some(&word)
+            schema.short_names.contains(&word.as_str())
                 || full(&schema.kind.to_lowercase())
                 || full(schema.plural)
         };

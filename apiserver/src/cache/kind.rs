@@ -9,6 +9,7 @@ use bytes::Bytes;
 use podplane_api::{ObjectKey, jiff::Timestamp, selector::FieldSet};
 use podplane_proto::{codec, error::ApiError};
 use podplane_store::{Event, Item, Key, Prefix, Revision};
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Position, Query, Sink, Watcher, watcher::Beginning};
@@ -16,17 +17,32 @@ use crate::{error, storage, strategy::Strategy};
 
 /// An object as it is served, with what selectors ask for.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: ObjectKey,
+pub(crate) struct Entry {
+    pub(crate) key: ObjectKey,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) fields: FieldSet,
-    pub(super) message: Bytes,
+    /// Its message, for gRPC.
+    pub(crate) message: Bytes,
+    /// Its JSON as it is stored; the bytes are the store's own.
+    stored: Bytes,
+    revision: Revision,
     pub(super) expires: Option<Timestamp>,
+}
+
+impl Entry {
+    /// Its document, for REST.
+    pub(crate) fn document(&self) -> Result<Value, ApiError> {
+        self.document_at(self.revision)
+    }
+
+    fn document_at(&self, revision: Revision) -> Result<Value, ApiError> {
+        storage::document(&self.stored, revision).map_err(|error| error::internal(&error))
+    }
 }
 
 /// A change of one object.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(crate) struct Change {
     pub(super) revision: Revision,
     pub(super) before: Option<Arc<Entry>>,
     pub(super) after: Option<Arc<Entry>>,
@@ -35,6 +51,7 @@ pub(super) struct Change {
 }
 
 impl Change {
+    /// The message of what was there before, at the revision of the change.
     pub(super) fn gone<K: Strategy>(&self, before: &Entry) -> Result<Bytes, ApiError> {
         if let Some(message) = self.gone.get() {
             return Ok(message.clone());
@@ -44,6 +61,11 @@ impl Change {
         storage::set_revision(&mut object, self.revision);
         let message = codec::encode(&object).map_err(|error| error::unencodable(&error))?;
         Ok(self.gone.get_or_init(|| message).clone())
+    }
+
+    /// The same as a document.
+    pub(super) fn gone_document(&self, before: &Entry) -> Result<Value, ApiError> {
+        before.document_at(self.revision)
     }
 }
 
@@ -81,7 +103,7 @@ pub(crate) struct KindCache<K> {
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) revision: Revision,
-    pub(crate) items: Vec<Bytes>,
+    pub(crate) items: Vec<Arc<Entry>>,
     /// The last object of the page, if more follow.
     pub(crate) last: Option<ObjectKey>,
     /// How many more follow, where no selector makes that hard to say.
@@ -105,12 +127,9 @@ impl<K: Strategy> KindCache<K> {
         }
     }
 
-    /// The object's message.
-    pub(crate) fn get(&self, key: &Key) -> Option<Bytes> {
-        self.read()
-            .objects
-            .get(key)
-            .map(|entry| entry.message.clone())
+    /// The object.
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.read().objects.get(key).map(Arc::clone)
     }
 
     /// The keys of all objects that match, now.
@@ -132,7 +151,7 @@ impl<K: Strategy> KindCache<K> {
         while items.len() < limit
             && let Some(entry) = entries.next()
         {
-            items.push(entry.message.clone());
+            items.push(Arc::clone(entry));
             last = Some(&entry.key);
         }
         let more = entries.peek().is_some();
@@ -235,13 +254,11 @@ fn matching<'a, K: Strategy>(
         .take_while(|(key, _)| prefix.contains(key))
         .map(|(_, entry)| entry)
         .collect();
-    under
-        .into_iter()
-        .filter(|entry| query.matches(&entry.key.namespace, &entry.labels, &entry.fields))
+    under.into_iter().filter(|entry| query.matches(entry))
 }
 
 /// The entry of an item. One that cannot be read is left out, and that is logged: the others must still be served.
-fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
+pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
     let undecodable = |error: &(dyn std::error::Error + 'static)| tracing::error!(key = %item.key, error, "object in the store is not valid");
     let mut object: K = storage::decode(item)
         .inspect_err(|error| undecodable(error))
@@ -255,6 +272,8 @@ fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
         expires: object.expires(),
         labels: object.metadata_mut().labels.take().unwrap_or_default(),
         message,
+        stored: item.value.clone(),
+        revision: item.modified,
     }))
 }
 

@@ -1,14 +1,13 @@
-use std::collections::BTreeMap;
-
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use podplane_api::{
     ObjectKey,
-    selector::{FieldSelector, FieldSet, LabelSelector, Selectable},
+    selector::{FieldSelector, LabelSelector, Selectable},
 };
 use podplane_proto::error::ApiError;
 use podplane_store::Prefix;
 use serde::{Deserialize, Serialize};
 
+use super::Entry;
 use crate::{error, storage};
 
 /// Which objects a list or watch is about.
@@ -57,15 +56,10 @@ impl Query {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
 
-    pub(crate) fn matches(
-        &self,
-        namespace: &str,
-        labels: &BTreeMap<String, String>,
-        fields: &FieldSet,
-    ) -> bool {
-        (self.namespace.is_empty() || self.namespace == namespace)
-            && self.labels.matches(labels)
-            && self.fields.matches(fields)
+    pub(crate) fn matches(&self, entry: &Entry) -> bool {
+        (self.namespace.is_empty() || self.namespace == entry.key.namespace)
+            && self.labels.matches(&entry.labels)
+            && self.fields.matches(&entry.fields)
     }
 }
 

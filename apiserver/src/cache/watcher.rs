@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
-use podplane_api::meta::ObjectMeta;
+use bytes::Bytes;
 use podplane_proto::{
-    codec,
     error::{ApiError, Reason},
-    wire::{WatchEvent, WatchEventType},
+    wire::WatchEventType,
 };
 use podplane_store::Revision;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{
@@ -17,9 +17,6 @@ use crate::{error, strategy::Strategy};
 
 /// How many changes are looked at for each wake-up, so that one watch does not hold the lock for long.
 const BATCH: usize = 64;
-
-/// Says that the objects that were present at the beginning have all been sent.
-const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// One client's watch of a kind.
 #[derive(Debug)]
@@ -69,12 +66,9 @@ impl<K: Strategy> Watcher<K> {
     }
 
     /// The objects that were present when the watch began, as additions. Empty from the second call on.
-    pub(crate) fn present(&mut self) -> Vec<WatchEvent> {
+    pub(crate) fn present(&mut self) -> Vec<Seen> {
         let present = std::mem::take(&mut self.present);
-        present
-            .into_iter()
-            .map(|entry| event(WatchEventType::Added, entry.message.clone()))
-            .collect()
+        present.into_iter().map(Seen::Added).collect()
     }
 
     /// Waits for changes that match.
@@ -86,21 +80,21 @@ impl<K: Strategy> Watcher<K> {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Result<Vec<WatchEvent>, ApiError> {
+    pub(crate) async fn next(&mut self) -> Result<Vec<Seen>, ApiError> {
         loop {
             // Marked as seen before the changes are read, so that one in between wakes the wait below.
             self.ends.borrow_and_update();
             let changes = self.changes()?;
             let looked_at = changes.len() as u64;
-            let events: Result<Vec<_>, _> = changes
+            let seen: Vec<_> = changes
                 .iter()
                 .filter_map(|change| self.show(change))
                 .collect();
             self.cursor = self.cursor.saturating_add(looked_at);
-            match events? {
-                events if !events.is_empty() => return Ok(events),
-                _ if looked_at > 0 => {}
-                _ => {
+            match looked_at {
+                _ if !seen.is_empty() => return Ok(seen),
+                1.. => {}
+                0 => {
                     let changed = self.ends.changed().await;
                     changed.map_err(|_ended| {
                         ApiError::new(Reason::ServiceUnavailable, "the server is shutting down")
@@ -110,20 +104,13 @@ impl<K: Strategy> Watcher<K> {
         }
     }
 
+    /// The revision at which the watch began.
+    pub(crate) fn began(&self) -> Revision {
+        self.began
+    }
+
     /// How far the watch has come, if it has come to the end.
-    pub(crate) fn bookmark(&self) -> Result<Option<WatchEvent>, ApiError> {
-        let Some(revision) = self.caught_up() else {
-            return Ok(None);
-        };
-        bookmark::<K>(revision, None).map(Some)
-    }
-
-    /// The bookmark that ends the present objects.
-    pub(crate) fn initial_end(&self) -> Result<WatchEvent, ApiError> {
-        bookmark::<K>(self.began, Some(INITIAL_EVENTS_END))
-    }
-
-    fn caught_up(&self) -> Option<Revision> {
+    pub(crate) fn caught_up(&self) -> Option<Revision> {
         // Read before the lock is taken, so that everything up to it is in what the lock shows.
         let position = self.position.current();
         let state = self.cache.read();
@@ -144,43 +131,51 @@ impl<K: Strategy> Watcher<K> {
     }
 
     /// The change as this watch sees it: an object that begins to match was added, one that no longer does was deleted.
-    fn show(&self, change: &Change) -> Option<Result<WatchEvent, ApiError>> {
-        let matches = |entry: &&Arc<Entry>| {
-            self.query
-                .matches(&entry.key.namespace, &entry.labels, &entry.fields)
-        };
+    fn show(&self, change: &Arc<Change>) -> Option<Seen> {
+        let matches = |entry: &&Arc<Entry>| self.query.matches(entry);
         let before = change.before.as_ref().filter(matches);
         match (before, change.after.as_ref().filter(matches)) {
             (None, None) => None,
-            (None, Some(after)) => Some(Ok(event(WatchEventType::Added, after.message.clone()))),
-            (Some(_), Some(after)) => {
-                Some(Ok(event(WatchEventType::Modified, after.message.clone())))
-            }
-            (Some(before), None) => {
-                let message = change.gone::<K>(before);
-                Some(message.map(|message| event(WatchEventType::Deleted, message)))
-            }
+            (None, Some(after)) => Some(Seen::Added(Arc::clone(after))),
+            (Some(_), Some(after)) => Some(Seen::Modified(Arc::clone(after))),
+            (Some(before), None) => Some(Seen::Deleted(Arc::clone(change), Arc::clone(before))),
         }
     }
 }
 
-fn event(r#type: WatchEventType, message: bytes::Bytes) -> WatchEvent {
-    WatchEvent {
-        r#type: r#type.into(),
-        object: Some(message),
-    }
+/// What a watch sees of a change.
+#[derive(Clone, Debug)]
+pub(crate) enum Seen {
+    /// It came into being, or began to match.
+    Added(Arc<Entry>),
+    /// It changed.
+    Modified(Arc<Entry>),
+    /// By this change, it is gone or no longer matches; and what it was before.
+    Deleted(Arc<Change>, Arc<Entry>),
 }
 
-fn bookmark<K: Strategy>(
-    revision: Revision,
-    annotation: Option<&str>,
-) -> Result<WatchEvent, ApiError> {
-    let mut object = K::default();
-    *object.metadata_mut() = ObjectMeta {
-        resource_version: Some(revision.to_string()),
-        annotations: annotation.map(|name| [(name.to_owned(), "true".to_owned())].into()),
-        ..ObjectMeta::default()
-    };
-    let message = codec::encode(&object).map_err(|error| error::unencodable(&error))?;
-    Ok(event(WatchEventType::Bookmark, message))
+impl Seen {
+    pub(crate) fn event_type(&self) -> WatchEventType {
+        match self {
+            Self::Added(_) => WatchEventType::Added,
+            Self::Modified(_) => WatchEventType::Modified,
+            Self::Deleted(..) => WatchEventType::Deleted,
+        }
+    }
+
+    /// The object's message.
+    pub(crate) fn message<K: Strategy>(&self) -> Result<Bytes, ApiError> {
+        match self {
+            Self::Added(entry) | Self::Modified(entry) => Ok(entry.message.clone()),
+            Self::Deleted(change, before) => change.gone::<K>(before),
+        }
+    }
+
+    /// The object's document.
+    pub(crate) fn document(&self) -> Result<Value, ApiError> {
+        match self {
+            Self::Added(entry) | Self::Modified(entry) => entry.document(),
+            Self::Deleted(change, before) => change.gone_document(before),
+        }
+    }
 }

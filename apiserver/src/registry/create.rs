@@ -4,7 +4,7 @@ use podplane_store::{Guard, StoreError, Txn};
 use rand::seq::IndexedRandom as _;
 use uuid::Uuid;
 
-use super::{Registry, now, unchanged};
+use super::{Effect, Registry, now, unchanged};
 use crate::{error, storage, strategy::Strategy};
 
 /// How often another name is tried for `generateName`, as in Kubernetes.
@@ -17,7 +17,7 @@ const GENERATED_BASE_MAX: usize = 63 - SUFFIX_LENGTH;
 
 impl<K: Strategy> Registry<K> {
     /// Stores a new object and returns it as stored.
-    pub(crate) async fn create(&self, object: K) -> Result<K, ApiError> {
+    pub(crate) async fn create(&self, object: K, effect: Effect) -> Result<K, ApiError> {
         let meta = object.metadata();
         if meta
             .resource_version
@@ -30,22 +30,22 @@ impl<K: Strategy> Registry<K> {
         }
         let prefix = meta.generate_name.clone().unwrap_or_default();
         if !object.name().is_empty() || prefix.is_empty() {
-            return self.create_named(object).await;
+            return self.create_named(object, effect).await;
         }
         for _ in 1..GENERATED_NAMES {
             let mut named = object.clone();
             named.metadata_mut().name = Some(generated(&prefix));
-            match self.create_named(named).await {
+            match self.create_named(named, effect).await {
                 Err(error) if error.reason == podplane_proto::error::Reason::AlreadyExists => {}
                 done => return done,
             }
         }
         let mut named = object;
         named.metadata_mut().name = Some(generated(&prefix));
-        self.create_named(named).await
+        self.create_named(named, effect).await
     }
 
-    async fn create_named(&self, mut object: K) -> Result<K, ApiError> {
+    async fn create_named(&self, mut object: K, effect: Effect) -> Result<K, ApiError> {
         // Judged before anything is filled in, since a missing namespace is the commoner mistake and the clearer answer.
         let mut namespace = self.namespace_guard(&object).await?;
         let meta = object.metadata_mut();
@@ -63,6 +63,12 @@ impl<K: Strategy> Registry<K> {
         }
         let key = storage::key::<K>(&object.key())?;
         let value = storage::encode(&object)?;
+        if effect == Effect::Dry {
+            return match self.engine.get(&key).await.map_err(error::store)? {
+                Some(_) => Err(error::already_exists::<K>(object.name())),
+                None => Ok(object),
+            };
+        }
         loop {
             let guards = std::iter::once(Guard::Absent(key.clone()))
                 .chain(namespace)

@@ -7,7 +7,7 @@ use podplane_api::{
 use podplane_proto::{error::ApiError, wire::Preconditions};
 use podplane_store::{Guard, Revision};
 
-use super::{Registry, Step, now, truncated};
+use super::{Effect, Registry, Step, now, truncated};
 use crate::{error, strategy::Strategy};
 
 /// How an object is to be deleted.
@@ -15,6 +15,7 @@ use crate::{error, strategy::Strategy};
 pub(crate) struct DeleteOptions {
     pub(crate) grace_period_seconds: Option<i64>,
     pub(crate) preconditions: Preconditions,
+    pub(crate) effect: Effect,
 }
 
 impl<K: Strategy> Registry<K> {
@@ -24,7 +25,8 @@ impl<K: Strategy> Registry<K> {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<K, ApiError> {
-        self.change(key, |object| plan(object, options)).await
+        self.change(key, options.effect, |object| plan(object, options))
+            .await
     }
 
     /// The objects that should be gone by now.
@@ -46,7 +48,7 @@ impl<K: Strategy> Registry<K> {
                 Step::Keep(object)
             })
         };
-        self.change(key, remove).await
+        self.change(key, Effect::Durable, remove).await
     }
 
     /// Forgets changes up to a revision.
@@ -73,7 +75,8 @@ impl Registry<Namespace> {
                 Step::Remove(namespace)
             })
         };
-        self.change_guarded(key, nothing_left, release).await
+        self.change_guarded(key, nothing_left, Effect::Durable, release)
+            .await
     }
 }
 

@@ -9,12 +9,16 @@ use podplane_proto::{
     wire::{AssignPodCidrsRequest, BindPodRequest},
 };
 
-use super::{Registry, now};
+use super::{Effect, Registry, now};
 use crate::{error, strategy};
 
 impl Registry<Pod> {
     /// Gives a pod its node.
-    pub(crate) async fn bind(&self, request: &BindPodRequest) -> Result<Pod, ApiError> {
+    pub(crate) async fn bind(
+        &self,
+        request: &BindPodRequest,
+        effect: Effect,
+    ) -> Result<Pod, ApiError> {
         const RESOURCE: &str = "pods/binding";
         let BindPodRequest {
             namespace,
@@ -42,8 +46,8 @@ impl Registry<Pod> {
             }
             Ok(super::Step::Put(bound))
         };
-        self.change(&ObjectKey::new(namespace.as_str(), name.as_str()), bind)
-            .await
+        let key = ObjectKey::new(namespace.as_str(), name.as_str());
+        self.change(&key, effect, bind).await
     }
 }
 
@@ -83,7 +87,7 @@ impl Registry<Node> {
             spec.pod_cidrs = Some(pod_cidrs.clone());
             Ok(())
         };
-        self.modify(&ObjectKey::new("", name.as_str()), assign)
-            .await
+        let key = ObjectKey::new("", name.as_str());
+        self.modify(&key, Effect::Durable, assign).await
     }
 }

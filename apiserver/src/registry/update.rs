@@ -1,14 +1,34 @@
-use podplane_api::validation::{ErrorList, Path};
-use podplane_proto::error::ApiError;
+use std::sync::{Mutex, PoisonError};
 
-use super::{Registry, Step};
+use podplane_api::{
+    ObjectKey,
+    validation::{ErrorList, Path},
+};
+use podplane_proto::error::ApiError;
+use serde_json::Value;
+
+use super::{Effect, Registry, Step};
 use crate::{error, strategy::Strategy};
 
+/// Which part of an object a write is of; it leaves the rest as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All but the status.
+    Main,
+    /// The status alone.
+    Status,
+}
+
 impl<K: Strategy> Registry<K> {
-    /// Replaces an object but for its status.
-    pub(crate) async fn update(&self, object: K) -> Result<K, ApiError> {
+    /// Replaces a part of an object.
+    pub(crate) async fn update(
+        &self,
+        object: K,
+        part: Part,
+        effect: Effect,
+    ) -> Result<K, ApiError> {
         let unconditional = object.resource_version().is_empty();
-        if unconditional && !K::UNCONDITIONAL_UPDATE {
+        if unconditional && part == Part::Main && !K::UNCONDITIONAL_UPDATE {
             let mut errors = ErrorList::new();
             errors.invalid(
                 &Path::new("metadata").child("resourceVersion"),
@@ -17,32 +37,46 @@ impl<K: Strategy> Registry<K> {
             );
             return Err(error::invalid::<K>(object.name(), &errors));
         }
-        let change = |old: K| {
-            expect(&old, &object)?;
-            let mut new = object.clone();
-            keep_system_fields(&mut new, &old);
-            new.set_defaults();
-            new.prepare_for_update(&old);
-            finish(new, &old)
-        };
-        self.change(&object.key(), change).await
+        let change = |old: K| replace(old, object.clone(), part);
+        self.change(&object.key(), effect, change).await
     }
 
-    /// Replaces the status of an object and nothing else.
-    pub(crate) async fn update_status(&self, object: K) -> Result<K, ApiError> {
+    /// Changes a part of an object by way of its document. `decode` makes an object of the changed document and says what is
+    /// to be warned of; both functions may be called again when another write comes between.
+    pub(crate) async fn patch(
+        &self,
+        key: &ObjectKey,
+        part: Part,
+        effect: Effect,
+        patch: impl Fn(Value) -> Result<Value, ApiError> + Send + Sync,
+        decode: impl Fn(Value) -> Result<(K, Vec<String>), ApiError> + Send + Sync,
+    ) -> Result<(K, Vec<String>), ApiError> {
+        let warnings = Mutex::new(Vec::new());
         let change = |old: K| {
-            expect(&old, &object)?;
-            let mut new = old.clone();
-            new.set_status(&object);
-            finish(new, &old)
+            let document = old.to_json().map_err(|error| error::internal(&error))?;
+            let (new, warned) = decode(patch(document)?)?;
+            *warnings.lock().unwrap_or_else(PoisonError::into_inner) = warned;
+            if new.name() != old.name() || new.namespace() != old.namespace() {
+                return Err(error::bad_request(format!(
+                    "the name and namespace of an object cannot change: {} is patched to {}",
+                    old.key(),
+                    new.key()
+                )));
+            }
+            replace(old, new, part)
         };
-        self.change(&object.key(), change).await
+        let object = self.change(key, effect, change).await?;
+        let warnings = warnings
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok((object, warnings))
     }
 
     /// What the server itself changes in an object: judged as a client's update is.
     pub(crate) async fn modify(
         &self,
-        key: &podplane_api::ObjectKey,
+        key: &ObjectKey,
+        effect: Effect,
         change: impl Fn(&mut K) -> Result<(), ApiError> + Send + Sync,
     ) -> Result<K, ApiError> {
         let change = |old: K| {
@@ -50,7 +84,25 @@ impl<K: Strategy> Registry<K> {
             change(&mut new)?;
             finish(new, &old)
         };
-        self.change(key, change).await
+        self.change(key, effect, change).await
+    }
+}
+
+/// Puts a part of `new` into the place of that of `old`.
+fn replace<K: Strategy>(old: K, mut new: K, part: Part) -> Result<Step<K>, ApiError> {
+    expect(&old, &new)?;
+    match part {
+        Part::Main => {
+            keep_system_fields(&mut new, &old);
+            new.set_defaults();
+            new.prepare_for_update(&old);
+            finish(new, &old)
+        }
+        Part::Status => {
+            let mut whole = old.clone();
+            whole.set_status(&new);
+            finish(whole, &old)
+        }
     }
 }
 

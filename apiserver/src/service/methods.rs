@@ -23,7 +23,7 @@ use super::{KindService, NarrowMethods, Response, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
-    registry::{DeleteOptions, Registry},
+    registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry},
     strategy::Strategy,
 };
 
@@ -35,16 +35,25 @@ pub(super) fn call<K: Strategy>(
     let registry = service.registry.clone();
     match verb {
         Verb::Create => encoded(request, move |WriteRequest { object }| async move {
-            encode(&registry.create(decode(object)?).await?)
+            encode(&registry.create(decode(object)?, Effect::Durable).await?)
         }),
         Verb::Update => encoded(request, move |WriteRequest { object }| async move {
-            encode(&registry.update(decode(object)?).await?)
+            encode(
+                &registry
+                    .update(decode(object)?, Part::Main, Effect::Durable)
+                    .await?,
+            )
         }),
         Verb::UpdateStatus => encoded(request, move |WriteRequest { object }| async move {
-            encode(&registry.update_status(decode(object)?).await?)
+            encode(
+                &registry
+                    .update(decode(object)?, Part::Status, Effect::Durable)
+                    .await?,
+            )
         }),
         Verb::Get => encoded(request, move |GetRequest { namespace, name }| async move {
-            registry.get(&key::<K>(namespace, name)).await
+            let entry = registry.get(&key::<K>(namespace, name)).await?;
+            Ok(entry.message.clone())
         }),
         Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
             let DeleteRequest {
@@ -56,6 +65,7 @@ pub(super) fn call<K: Strategy>(
             let options = DeleteOptions {
                 grace_period_seconds,
                 preconditions: preconditions.unwrap_or_default(),
+                effect: Effect::Durable,
             };
             encode(
                 &registry
@@ -85,7 +95,7 @@ impl NarrowMethods for Pod {
         match method {
             "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
                 request.namespace = or_default::<Self>(request.namespace);
-                encode(&registry.bind(&request).await?)
+                encode(&registry.bind(&request, Effect::Durable).await?)
             }),
             _ => unknown::<Self>(method),
         }
@@ -122,7 +132,14 @@ fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Res
                 r#continue,
             } = request;
             let query = Query::parse::<K>(namespace, &label_selector, &field_selector)?;
-            registry.list(&query, limit, &r#continue).await
+            let Listed { metadata, items } = registry
+                .list(&query, limit, &r#continue, Freshness::Latest)
+                .await?;
+            let items = items.iter().map(|entry| entry.message.clone()).collect();
+            Ok(ObjectList {
+                metadata: Some(metadata),
+                items,
+            })
         }
     };
     async move {

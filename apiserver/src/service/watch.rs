@@ -1,25 +1,24 @@
-//! A watch, as the stream that a client reads.
+//! A watch, as the stream of messages that a gRPC client reads.
 
-use std::time::Duration;
-
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream, stream::BoxStream};
+use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
+use podplane_api::meta::ObjectMeta;
 use podplane_proto::{
+    codec,
     error::ApiError,
-    wire::{WatchEvent, WatchRequest},
+    wire::{WatchEvent, WatchEventType, WatchRequest},
 };
-use tokio::time;
+use podplane_store::Revision;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, server::ServerStreamingService};
 
 use super::status;
 use crate::{
-    cache::{Query, Watcher},
-    registry::Registry,
+    cache::{INITIAL_EVENTS_END, Query},
+    error,
+    registry::{Registry, Told, WatchOptions},
     strategy::Strategy,
 };
-
-/// How long a watch is idle before it gets a bookmark.
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct Watch<K> {
     pub(super) registry: Registry<K>,
@@ -43,97 +42,45 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
             } = request.into_inner();
             let query = Query::parse::<K>(namespace, &label_selector, &field_selector)
                 .map_err(status::of)?;
-            let watcher = registry
-                .watch(query, &resource_version)
-                .await
-                .map_err(status::of)?;
-            let bookmarks = if allow_watch_bookmarks {
-                Bookmarks::Wanted
-            } else {
-                Bookmarks::Unwanted
+            let options = WatchOptions {
+                query,
+                after: resource_version,
+                bookmarks: allow_watch_bookmarks,
+                announce_end: allow_watch_bookmarks,
             };
-            let begin = if resource_version.is_empty() || resource_version == "0" {
-                Phase::Present
-            } else {
-                Phase::Following
-            };
+            let told = registry.watch(options).await.map_err(status::of)?;
+            let events = told.map(|told| told.and_then(|told| event::<K>(&told)));
             // Ends with the server, so that its clients look for the next one.
-            let events = events(Open {
-                watcher,
-                bookmarks,
-                phase: begin,
-            })
-            .take_until(stop.cancelled_owned());
+            let events = events
+                .map(|event| event.map_err(status::of))
+                .take_until(stop.cancelled_owned());
             Ok(Response::new(events.boxed()))
         }
         .boxed()
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Bookmarks {
-    Wanted,
-    Unwanted,
+fn event<K: Strategy>(told: &Told) -> Result<WatchEvent, ApiError> {
+    let (event_type, message) = match told {
+        Told::Seen(seen) => (seen.event_type(), seen.message::<K>()?),
+        Told::Bookmark(revision) => (WatchEventType::Bookmark, bookmark::<K>(*revision, None)?),
+        Told::InitialEnd(revision) => (
+            WatchEventType::Bookmark,
+            bookmark::<K>(*revision, Some(INITIAL_EVENTS_END))?,
+        ),
+    };
+    Ok(WatchEvent {
+        r#type: event_type.into(),
+        object: Some(message),
+    })
 }
 
-#[derive(Clone, Copy)]
-enum Phase {
-    /// What was there when the watch began is yet to be sent.
-    Present,
-    /// It was sent; changes follow.
-    Following,
-    /// An error was sent; nothing follows.
-    Ended,
+fn bookmark<K: Strategy>(revision: Revision, annotation: Option<&str>) -> Result<Bytes, ApiError> {
+    let mut object = K::default();
+    *object.metadata_mut() = ObjectMeta {
+        resource_version: Some(revision.to_string()),
+        annotations: annotation.map(|name| [(name.to_owned(), "true".to_owned())].into()),
+        ..ObjectMeta::default()
+    };
+    codec::encode(&object).map_err(|error| error::unencodable(&error))
 }
-
-struct Open<K> {
-    watcher: Watcher<K>,
-    bookmarks: Bookmarks,
-    phase: Phase,
-}
-
-fn events<K: Strategy>(open: Open<K>) -> impl futures::Stream<Item = Result<WatchEvent, Status>> {
-    let batches = stream::unfold(open, |mut open| async move {
-        if matches!(open.phase, Phase::Ended) {
-            return None;
-        }
-        let batch = open.next().await;
-        let batch: Vec<_> = match batch {
-            Ok(events) => events.into_iter().map(Ok).collect(),
-            Err(error) => {
-                open.phase = Phase::Ended;
-                vec![Err(status::of(error))]
-            }
-        };
-        Some((stream::iter(batch), open))
-    });
-    batches.flatten()
-}
-
-impl<K: Strategy> Open<K> {
-    async fn next(&mut self) -> Result<Vec<WatchEvent>, ApiError> {
-        if matches!(self.phase, Phase::Present) {
-            self.phase = Phase::Following;
-            let mut events = self.watcher.present();
-            if self.bookmarks == Bookmarks::Wanted {
-                events.push(self.watcher.initial_end()?);
-            }
-            return Ok(events);
-        }
-        loop {
-            // Dropping `next` when the time is up loses nothing.
-            match time::timeout(BOOKMARK_EVERY, self.watcher.next()).await {
-                Ok(events) => return events,
-                Err(_elapsed) if self.bookmarks == Bookmarks::Wanted => {
-                    if let Some(bookmark) = self.watcher.bookmark()? {
-                        return Ok(vec![bookmark]);
-                    }
-                }
-                Err(_elapsed) => {}
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -51,7 +51,7 @@ async fn what_is_no_request_is_refused() {
         (unknown.reason, &*unknown.message),
         (
             Reason::BadRequest,
-            "strict decoding error: unknown field \"#100\""
+            "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"#100\""
         )
     );
     assert_eq!(unknown.fields[0].field, "#100");

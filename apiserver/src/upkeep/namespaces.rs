@@ -2,13 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::{StreamExt as _, stream::BoxStream};
 use podplane_api::{Object as _, ObjectKey, core::Namespace};
 use podplane_proto::error::{ApiError, Reason};
 use podplane_store::Guard;
 use tokio::time;
 
 use super::Upkeep;
-use crate::cache::{Query, Watcher};
+use crate::{
+    cache::Query,
+    registry::{Told, WatchOptions},
+};
 
 /// How often a namespace whose content takes its time, pods for example, is looked at again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -22,18 +26,25 @@ impl Upkeep {
             // A watch that fails fell behind; the next one begins with what is there, and so does the next round.
             let changed = match left {
                 0 => changes.next().await,
-                _ => time::timeout(AGAIN, changes.next())
-                    .await
-                    .unwrap_or(Ok(Vec::new())),
+                _ => match time::timeout(AGAIN, changes.next()).await {
+                    Ok(changed) => changed,
+                    Err(_elapsed) => continue,
+                },
             };
-            if changed.is_err() {
+            if !matches!(changed, Some(Ok(_))) {
                 changes = self.watch().await?;
             }
         }
     }
 
-    async fn watch(&self) -> Result<Watcher<Namespace>, ApiError> {
-        self.namespaces.watch(Query::default(), "").await
+    async fn watch(&self) -> Result<BoxStream<'static, Result<Told, ApiError>>, ApiError> {
+        let all = WatchOptions {
+            query: Query::default(),
+            after: String::new(),
+            bookmarks: false,
+            announce_end: false,
+        };
+        Ok(self.namespaces.watch(all).await?.boxed())
     }
 
     /// Does what can be done now, and returns how many namespaces are still ending.

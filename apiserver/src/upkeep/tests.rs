@@ -4,7 +4,10 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::cache::{Feeder, KindCache};
+use crate::{
+    cache::{Feeder, KindCache},
+    registry::Freshness,
+};
 
 struct Server {
     engine: Engine,
@@ -46,7 +49,7 @@ impl Server {
     async fn event(&self, name: &str, last: &str) {
         let event = json!({"metadata": {"name": name, "namespace": "default"}, "involvedObject": {}, "lastTimestamp": last});
         self.events
-            .create(serde_json::from_value(event).unwrap())
+            .create(serde_json::from_value(event).unwrap(), Effect::Durable)
             .await
             .unwrap();
     }
@@ -82,16 +85,20 @@ async fn a_page_of_a_list_that_was_compacted_away_is_expired() {
     for name in ["a", "b", "c"] {
         server.event(name, "2100-01-01T00:00:00Z").await;
     }
-    let first = server.events.list(&Query::default(), 1, "").await.unwrap();
-    let metadata = first.metadata.unwrap();
+    let first = server
+        .events
+        .list(&Query::default(), 1, "", Freshness::Latest)
+        .await
+        .unwrap();
+    let metadata = first.metadata;
     assert_eq!(metadata.remaining_item_count, Some(2));
     let token = metadata.r#continue.unwrap();
     let second = server
         .events
-        .list(&Query::default(), 1, &token)
+        .list(&Query::default(), 1, &token, Freshness::Latest)
         .await
         .unwrap();
-    assert_eq!(second.metadata.unwrap().remaining_item_count, Some(1));
+    assert_eq!(second.metadata.remaining_item_count, Some(1));
 
     server.event("d", "2100-01-01T00:00:00Z").await;
     server.names().await;
@@ -102,7 +109,7 @@ async fn a_page_of_a_list_that_was_compacted_away_is_expired() {
         .unwrap();
     let error = server
         .events
-        .list(&Query::default(), 1, &token)
+        .list(&Query::default(), 1, &token, Freshness::Latest)
         .await
         .unwrap_err();
     assert_eq!(error.reason, Reason::Expired);

@@ -42,12 +42,33 @@ pub trait Object:
     /// The plural in lower case, as in URLs and store keys: `pods`.
     const PLURAL: &'static str = <Self as Resource>::URL_PATH_SEGMENT;
 
+    /// The kind in lower case, as in messages.
+    const SINGULAR: &'static str;
+
+    /// What people type for the kind.
+    const SHORT_NAMES: &'static [&'static str];
+
+    /// The groups of kinds that people list together, `all` for one.
+    const CATEGORIES: &'static [&'static str];
+
+    /// Decodes a document, and tells the paths of the fields that Kubernetes does not have, which are dropped.
+    ///
+    /// # Errors
+    ///
+    /// See [`strict::decode_noting`].
+    fn from_json_noting(document: Value) -> Result<(Self, Vec<String>), StrictError>;
+
     /// Decodes a document strictly: what Kubernetes does not have is refused by its path.
     ///
     /// # Errors
     ///
     /// See [`strict::decode`].
-    fn from_json(document: Value) -> Result<Self, StrictError>;
+    fn from_json(document: Value) -> Result<Self, StrictError> {
+        match Self::from_json_noting(document)? {
+            (object, unknown) if unknown.is_empty() => Ok(object),
+            (_, paths) => Err(StrictError::UnknownFields { paths }),
+        }
+    }
 
     /// Decodes what [`Object::to_vec`] wrote, by this or another version: fields that this one does not know are ignored.
     ///
@@ -114,12 +135,15 @@ pub enum Scope {
 }
 
 macro_rules! objects {
-    ($($kind:ty: $scope:ident;)*) => {
+    ($($kind:ty: $scope:ident, $singular:literal, $short:expr, $categories:expr;)*) => {
         $(impl Object for $kind {
             const SCOPE: Scope = Scope::$scope;
+            const SINGULAR: &'static str = $singular;
+            const SHORT_NAMES: &'static [&'static str] = &$short;
+            const CATEGORIES: &'static [&'static str] = &$categories;
 
-            fn from_json(document: Value) -> Result<Self, StrictError> {
-                strict::decode(document)
+            fn from_json_noting(document: Value) -> Result<(Self, Vec<String>), StrictError> {
+                strict::decode_noting(document)
             }
 
             fn from_slice(bytes: &[u8]) -> Result<Self, serde_json::Error> {
@@ -138,11 +162,11 @@ macro_rules! objects {
 }
 
 objects! {
-    Event: Namespaced;
-    Lease: Namespaced;
-    Namespace: Cluster;
-    Node: Cluster;
-    Pod: Namespaced;
+    Event: Namespaced, "event", ["ev"], [];
+    Lease: Namespaced, "lease", [], [];
+    Namespace: Cluster, "namespace", ["ns"], [];
+    Node: Cluster, "node", ["no"], [];
+    Pod: Namespaced, "pod", ["po"], ["all"];
 }
 
 /// What names an object within its kind: a namespace, empty for cluster-scoped kinds, and a name.

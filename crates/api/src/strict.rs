@@ -51,24 +51,35 @@ fn display_unknown(paths: &[String]) -> String {
 pub fn decode<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     document: D,
 ) -> Result<T, StrictError> {
+    match decode_noting(document)? {
+        (object, unknown) if unknown.is_empty() => Ok(object),
+        (_, paths) => Err(StrictError::UnknownFields { paths }),
+    }
+}
+
+/// Decodes one object, and tells the paths of the fields that `T` does not have, which are dropped.
+///
+/// # Errors
+///
+/// [`StrictError::Malformed`] for the first value of a wrong type or form.
+pub fn decode_noting<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    document: D,
+) -> Result<(T, Vec<String>), StrictError> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let document = serde_path_to_error::Deserializer::new(document, &mut track);
     let decoded = serde_ignored::deserialize(document, |path| unknown.push(dotted(&path)));
-    match decoded {
-        Err(error) => {
-            let path = match track.path().to_string() {
-                whole if whole == "." => String::new(),
-                path => path,
-            };
-            Err(StrictError::Malformed {
-                path,
-                message: error.to_string(),
-            })
+    let decoded = decoded.map_err(|error| {
+        let path = match track.path().to_string() {
+            whole if whole == "." => String::new(),
+            path => path,
+        };
+        StrictError::Malformed {
+            path,
+            message: error.to_string(),
         }
-        Ok(_) if !unknown.is_empty() => Err(StrictError::UnknownFields { paths: unknown }),
-        Ok(object) => Ok(object),
-    }
+    })?;
+    Ok((decoded, unknown))
 }
 
 /// The path in Kubernetes' form: `spec.containers[0].imaage`, where `serde_ignored` would print `spec.containers.0.imaage`

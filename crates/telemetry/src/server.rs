@@ -8,11 +8,12 @@ use std::{
     str::FromStr,
 };
 
+use axum::Router;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{
-    service::RoutesBuilder,
+    service::{Routes, RoutesBuilder},
     transport::{Server, server::TcpIncoming},
 };
 
@@ -169,7 +170,24 @@ impl Listener {
     /// [`ServeError::Reflection`] if the descriptors are invalid, [`ServeError::Transport`] if accepting fails.
     pub async fn serve(
         self,
+        routes: RoutesBuilder,
+        names: &[&str],
+        descriptors: &'static [u8],
+        stop: CancellationToken,
+    ) -> Result<(), ServeError> {
+        self.serve_with(routes, Router::new(), names, descriptors, stop)
+            .await
+    }
+
+    /// The same, and plain HTTP on the same socket: what `http` has a route for, and the rest as gRPC.
+    ///
+    /// # Errors
+    ///
+    /// As [`Listener::serve`].
+    pub async fn serve_with(
+        self,
         mut routes: RoutesBuilder,
+        http: Router,
         names: &[&str],
         descriptors: &'static [u8],
         stop: CancellationToken,
@@ -201,7 +219,8 @@ impl Listener {
             .add_service(health_service)
             .add_service(reflect().build_v1()?)
             .add_service(reflect().build_v1alpha()?);
-        let server = Server::builder().add_routes(routes.routes());
+        let routes = Routes::from(routes.routes().into_axum_router().merge(http));
+        let server = Server::builder().accept_http1(true).add_routes(routes);
         tracing::info!(address = %self.address, "serving");
         let stop = stop.cancelled_owned();
         match self.socket {

@@ -2,16 +2,16 @@
 
 use std::{pin::pin, sync::Arc};
 
-use futures::Stream;
 use podplane_api::{Object as _, core::Node};
-use podplane_proto::{codec, error::Reason, wire::WatchEventType};
-use podplane_store::{MemStore, Revision};
+use podplane_proto::error::Reason;
+use podplane_store::MemStore;
 use tokio::task::JoinSet;
 
 use super::*;
 use crate::{
     cache::{Feeder, KindCache},
     engine::Engine,
+    registry::Effect,
 };
 
 struct Server {
@@ -38,25 +38,30 @@ impl Server {
     async fn create(&self, name: &str) -> Node {
         let mut node = Node::default();
         node.metadata.name = Some(name.into());
-        self.registry.create(node).await.unwrap()
+        self.registry.create(node, Effect::Durable).await.unwrap()
     }
 
     async fn watch(
         &self,
         after: &str,
-        bookmarks: Bookmarks,
-    ) -> impl Stream<Item = Result<WatchEvent, Status>> + use<> {
-        let watcher = self.registry.watch(Query::default(), after).await.unwrap();
-        events(Open {
-            watcher,
+        bookmarks: bool,
+    ) -> Result<impl Stream<Item = Result<Told, ApiError>> + use<>, ApiError> {
+        let options = WatchOptions {
+            query: Query::default(),
+            after: after.to_owned(),
             bookmarks,
-            phase: Phase::Following,
-        })
+            announce_end: false,
+        };
+        self.registry.watch(options).await
     }
 }
 
-fn node(event: &WatchEvent) -> Node {
-    codec::decode(event.object.as_ref().unwrap()).unwrap()
+/// The node that the watch is told of.
+fn node(told: Told) -> Node {
+    let Told::Seen(seen) = told else {
+        panic!("a bookmark: {told:?}");
+    };
+    Node::from_json(seen.document().unwrap()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,14 +70,17 @@ async fn an_idle_watch_gets_a_bookmark_each_minute() {
     let created = server.create("n").await;
     let mut events = pin!(
         server
-            .watch(created.resource_version(), Bookmarks::Wanted)
+            .watch(created.resource_version(), true)
             .await
+            .unwrap()
     );
     for _ in 0..3 {
         let before = time::Instant::now();
         let event = events.next().await.unwrap().unwrap();
-        assert_eq!(event.r#type(), WatchEventType::Bookmark);
-        assert_eq!(node(&event).resource_version(), created.resource_version());
+        let Told::Bookmark(revision) = event else {
+            panic!("{event:?}");
+        };
+        assert_eq!(revision.to_string(), created.resource_version());
         assert!(before.elapsed() >= BOOKMARK_EVERY && before.elapsed() < BOOKMARK_EVERY * 2);
     }
 }
@@ -83,8 +91,9 @@ async fn who_asked_for_no_bookmark_gets_none() {
     let created = server.create("n").await;
     let mut events = pin!(
         server
-            .watch(created.resource_version(), Bookmarks::Unwanted)
+            .watch(created.resource_version(), false)
             .await
+            .unwrap()
     );
     assert!(
         time::timeout(BOOKMARK_EVERY * 5, events.next())
@@ -97,38 +106,28 @@ async fn who_asked_for_no_bookmark_gets_none() {
 async fn a_watch_that_falls_behind_ends_and_says_so() {
     let server = Server::start().await;
     let first = server.create("a").await;
-    let mut slow = pin!(
-        server
-            .watch(first.resource_version(), Bookmarks::Unwanted)
-            .await
-    );
-    let mut quick = pin!(
-        server
-            .watch(first.resource_version(), Bookmarks::Unwanted)
-            .await
-    );
+    let mut slow = pin!(server.watch(first.resource_version(), false).await.unwrap());
+    let mut quick = pin!(server.watch(first.resource_version(), false).await.unwrap());
     let second = server.create("b").await;
     let third = server.create("c").await;
-    assert_eq!(node(&quick.next().await.unwrap().unwrap()).name(), "b");
+    assert_eq!(node(quick.next().await.unwrap().unwrap()).name(), "b");
 
     let forgotten: Revision = second.resource_version().parse().unwrap();
     server.registry.forget(forgotten);
-    let status = slow.next().await.unwrap().unwrap_err();
-    assert_eq!(ApiError::from(&status).reason, Reason::Expired);
+    let error = slow.next().await.unwrap().unwrap_err();
+    assert_eq!(error.reason, Reason::Expired);
     assert!(slow.next().await.is_none());
     // Who has seen what was forgotten goes on, and who begins after it begins.
-    assert_eq!(node(&quick.next().await.unwrap().unwrap()).name(), "c");
+    assert_eq!(node(quick.next().await.unwrap().unwrap()).name(), "c");
     let mut later = pin!(
         server
-            .watch(second.resource_version(), Bookmarks::Unwanted)
+            .watch(second.resource_version(), false)
             .await
+            .unwrap()
     );
-    assert_eq!(node(&later.next().await.unwrap().unwrap()), third);
-    let error = server
-        .registry
-        .watch(Query::default(), first.resource_version())
-        .await
-        .unwrap_err();
+    assert_eq!(node(later.next().await.unwrap().unwrap()), third);
+    let refused = server.watch(first.resource_version(), false).await;
+    let error = refused.err().expect("the history begins later");
     assert_eq!(error.reason, Reason::Expired);
     assert_eq!(
         error.message,

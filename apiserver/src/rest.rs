@@ -1,0 +1,570 @@
+//! The Kubernetes REST API: what kubectl and other clients of Kubernetes speak, over the same registry as gRPC and on the same socket.
+//!
+//! A request's path names the kind ([`resource`], as documents), its query the options ([`request`]); what comes back is a
+//! document, a table ([`table`]), a stream ([`watch`]) or a `Status` ([`answer`]).
+
+mod answer;
+mod body;
+mod discovery;
+mod openapi;
+mod patch;
+mod request;
+pub(crate) mod resource;
+mod table;
+mod watch;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, State},
+    routing::{any, get},
+};
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http::{HeaderMap, Method, StatusCode, Uri, request::Parts};
+use podplane_api::{ObjectKey, Scope};
+use podplane_proto::error::{ApiError, Reason};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    answer::{About, Answer, Form},
+    request::Options,
+    resource::{Documents, Resource, Subresource, Written},
+    table::{Include, Tables},
+};
+use crate::{error, registry::Part};
+
+/// The Kubernetes version whose API this is.
+const MINOR: &str = "33";
+
+/// How many objects of a collection are deleted at once.
+const AT_ONCE: usize = 32;
+
+/// What all requests share.
+#[derive(Clone)]
+struct Facade {
+    kinds: Arc<[Arc<dyn Resource>]>,
+    /// Ends open watches.
+    stop: CancellationToken,
+}
+
+/// The routes of the REST API.
+pub(crate) fn router(kinds: Vec<Arc<dyn Resource>>, stop: CancellationToken) -> Router {
+    Router::new()
+        .route("/version", get(|| async { version() }))
+        .route(
+            "/livez",
+            get(|| async { answer::text(StatusCode::OK, "ok") }),
+        )
+        .route(
+            "/readyz",
+            get(|| async { answer::text(StatusCode::OK, "ok") }),
+        )
+        .route(
+            "/healthz",
+            get(|| async { answer::text(StatusCode::OK, "ok") }),
+        )
+        .route(
+            "/api",
+            get(async |State(facade): State<Facade>, headers: HeaderMap| {
+                discovery::core(&facade.kinds, &headers)
+            }),
+        )
+        .route(
+            "/apis",
+            get(async |State(facade): State<Facade>, headers: HeaderMap| {
+                discovery::groups(&facade.kinds, &headers)
+            }),
+        )
+        .route(
+            "/apis/{group}",
+            get(
+                async |State(facade): State<Facade>, Path(group): Path<String>| {
+                    discovery::group(&facade.kinds, &group)
+                },
+            ),
+        )
+        .route(
+            "/api/{version}",
+            get(
+                async |State(facade): State<Facade>, Path(version): Path<String>| {
+                    discovery::resources(&facade.kinds, "", &version)
+                },
+            ),
+        )
+        .route(
+            "/apis/{group}/{version}",
+            get(
+                async |State(facade): State<Facade>,
+                       Path((group, version)): Path<(String, String)>| {
+                    discovery::resources(&facade.kinds, &group, &version)
+                },
+            ),
+        )
+        .route(
+            "/openapi/v3",
+            get(async |State(facade): State<Facade>| openapi::index(&facade.kinds)),
+        )
+        .route(
+            "/openapi/v3/api/{version}",
+            get(
+                async |State(facade): State<Facade>, Path(version): Path<String>| {
+                    openapi::document(&facade.kinds, "", &version)
+                },
+            ),
+        )
+        .route(
+            "/openapi/v3/apis/{group}/{version}",
+            get(
+                async |State(facade): State<Facade>,
+                       Path((group, version)): Path<(String, String)>| {
+                    openapi::document(&facade.kinds, &group, &version)
+                },
+            ),
+        )
+        .route("/api/{version}/{*path}", any(core_object))
+        .route("/apis/{group}/{version}/{*path}", any(group_object))
+        .with_state(Facade {
+            kinds: kinds.into(),
+            stop,
+        })
+}
+
+fn version() -> Answer {
+    let document = json!({
+        "major": "1",
+        "minor": MINOR,
+        "gitVersion": format!("v1.{MINOR}.0+podplane"),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    });
+    answer::document(StatusCode::OK, &document)
+}
+
+async fn core_object(
+    State(facade): State<Facade>,
+    Path((version, path)): Path<(String, String)>,
+    request: http::Request<Body>,
+) -> Answer {
+    facade.serve("", &version, &path, request).await
+}
+
+async fn group_object(
+    State(facade): State<Facade>,
+    Path((group, version, path)): Path<(String, String, String)>,
+    request: http::Request<Body>,
+) -> Answer {
+    facade.serve(&group, &version, &path, request).await
+}
+
+/// What a path names.
+struct Target {
+    resource: Arc<dyn Resource>,
+    /// Empty for cluster-scoped kinds, and for lists over all namespaces.
+    namespace: String,
+    /// Empty for all objects.
+    name: String,
+    subresource: Option<Subresource>,
+}
+
+impl Target {
+    fn key(&self) -> ObjectKey {
+        ObjectKey::new(self.namespace.as_str(), self.name.as_str())
+    }
+
+    fn about(&self) -> About<'_> {
+        About {
+            names: Some(self.resource.names()),
+            name: &self.name,
+        }
+    }
+
+    fn refusal(&self, error: &ApiError) -> Answer {
+        answer::refusal(error, self.about())
+    }
+}
+
+impl Facade {
+    /// The resource, and the object if one is named, of the rest of a path.
+    fn target(&self, group: &str, version: &str, path: &str) -> Option<Target> {
+        let segments: Vec<_> = path.split('/').collect();
+        let find = |plural: &str| {
+            let named = |kind: &&Arc<dyn Resource>| {
+                let names = kind.names();
+                (names.group, names.version, names.plural) == (group, version, plural)
+            };
+            self.kinds.iter().find(named).map(Arc::clone)
+        };
+        let (namespace, rest) = match segments.as_slice() {
+            ["namespaces", namespace, rest @ ..]
+                if rest.first().is_some_and(|plural| {
+                    find(plural).is_some_and(|kind| kind.names().scope == Scope::Namespaced)
+                }) =>
+            {
+                (*namespace, rest)
+            }
+            all => ("", all),
+        };
+        let (plural, name, subresource) = match rest {
+            [plural] => (plural, "", None),
+            [plural, name] if !name.is_empty() => (plural, *name, None),
+            [plural, name, subresource] if !name.is_empty() => (plural, *name, Some(*subresource)),
+            _ => return None,
+        };
+        let resource = find(plural)?;
+        let names = resource.names();
+        let in_one = names.scope == Scope::Namespaced && !name.is_empty();
+        if in_one && namespace.is_empty() {
+            return None;
+        }
+        let subresource = match subresource {
+            None => None,
+            Some(text) => Some(
+                *names
+                    .subresources
+                    .iter()
+                    .find(|known| known.name() == text)?,
+            ),
+        };
+        Some(Target {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            subresource,
+            resource,
+        })
+    }
+
+    async fn serve(
+        &self,
+        group: &str,
+        version: &str,
+        path: &str,
+        request: http::Request<Body>,
+    ) -> Answer {
+        let Some(target) = self.target(group, version, path) else {
+            return answer::no_such_path();
+        };
+        let (
+            Parts {
+                method,
+                uri,
+                headers,
+                ..
+            },
+            body,
+        ) = request.into_parts();
+        let Some(form) = Form::accepted(&headers) else {
+            return answer::refuse(
+                StatusCode::NOT_ACCEPTABLE,
+                "NotAcceptable",
+                "only the following media types are accepted: application/json",
+            );
+        };
+        let body = match body::read(body).await {
+            Ok(body) => body,
+            Err(answer) => return answer,
+        };
+        let call = Call {
+            target: &target,
+            method,
+            uri,
+            headers,
+            form,
+            body,
+            stop: &self.stop,
+        };
+        call.answer().await.unwrap_or_else(|refused| match refused {
+            Refused::Error(error) => target.refusal(&error),
+            Refused::Answer(answer) => *answer,
+        })
+    }
+}
+
+/// Why a call has no answer of its own.
+enum Refused {
+    Error(ApiError),
+    Answer(Box<Answer>),
+}
+
+impl From<ApiError> for Refused {
+    fn from(error: ApiError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Answer> for Refused {
+    fn from(answer: Answer) -> Self {
+        Self::Answer(Box::new(answer))
+    }
+}
+
+/// One request.
+struct Call<'a> {
+    target: &'a Target,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    form: Form,
+    body: Bytes,
+    stop: &'a CancellationToken,
+}
+
+impl Call<'_> {
+    async fn answer(&self) -> Result<Answer, Refused> {
+        let options = Options::parse(&self.uri)?;
+        let named = !self.target.name.is_empty();
+        let part = match self.target.subresource {
+            None => Part::Main,
+            Some(Subresource::Status) => Part::Status,
+            Some(act) if self.method == Method::POST => return self.act(act, &options).await,
+            Some(_) => return Ok(answer::not_allowed()),
+        };
+        match (&self.method, named) {
+            (&Method::GET, true) => self.get(&options).await,
+            (&Method::GET, false) => self.list(&options).await,
+            (&Method::POST, false) => self.create(&options).await,
+            (&Method::PUT, true) => self.update(part, &options).await,
+            (&Method::PATCH, true) => self.patch(part, &options).await,
+            (&Method::DELETE, true) if part == Part::Main => self.delete(&options).await,
+            (&Method::DELETE, false) => self.delete_collection(&options).await,
+            _ => Ok(answer::not_allowed()),
+        }
+    }
+
+    async fn get(&self, options: &Options) -> Result<Answer, Refused> {
+        let Target { resource, .. } = self.target;
+        let document = resource.get(&self.target.key()).await?;
+        Ok(self.shown(StatusCode::OK, document, options)?)
+    }
+
+    async fn list(&self, options: &Options) -> Result<Answer, Refused> {
+        let Target {
+            resource,
+            namespace,
+            ..
+        } = self.target;
+        let list = options.list(namespace)?;
+        let include = Include::parse(&options.include_object)?;
+        if options.is_watch()? {
+            let resource = Arc::clone(resource);
+            return Ok(watch::answer(resource, &list, self.form, include, self.stop.clone()).await);
+        }
+        let documents = resource.list(&list).await?;
+        Ok(self.listed(documents, include)?)
+    }
+
+    fn listed(&self, documents: Documents, include: Include) -> Result<Answer, ApiError> {
+        let names = self.target.resource.names();
+        let Documents { metadata, items } = documents;
+        let document = match self.form {
+            Form::Table(version) => {
+                Tables { version, include }.of(self.target.resource.as_ref(), &metadata, items)?
+            }
+            Form::Metadata(version) => {
+                let items: Vec<_> = items
+                    .iter()
+                    .map(|item| table::metadata_only(item, version))
+                    .collect();
+                json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": table::list_meta(&metadata), "items": items})
+            }
+            Form::Whole => {
+                json!({"kind": format!("{}List", names.kind), "apiVersion": names.api_version(), "metadata": table::list_meta(&metadata), "items": items})
+            }
+        };
+        Ok(answer::document(StatusCode::OK, &document))
+    }
+
+    /// An object in the form that the client wants.
+    fn shown(
+        &self,
+        code: StatusCode,
+        document: Value,
+        options: &Options,
+    ) -> Result<Answer, ApiError> {
+        let document = match self.form {
+            Form::Whole => document,
+            Form::Metadata(version) => table::metadata_only(&document, version),
+            Form::Table(version) => {
+                let include = Include::parse(&options.include_object)?;
+                let revision = document["metadata"]["resourceVersion"].as_str();
+                let metadata = podplane_proto::wire::ListMeta {
+                    resource_version: revision.map(str::to_owned),
+                    ..Default::default()
+                };
+                let resource = self.target.resource.as_ref();
+                Tables { version, include }.of(resource, &metadata, vec![document])?
+            }
+        };
+        Ok(answer::document(code, &document))
+    }
+
+    fn written(
+        &self,
+        code: StatusCode,
+        written: Written,
+        options: &Options,
+    ) -> Result<Answer, Refused> {
+        let Written { document, warnings } = written;
+        let mut answer = self.shown(code, document, options)?;
+        answer::warn(&mut answer, &warnings);
+        Ok(answer)
+    }
+
+    /// The object of the body, which must be the one, or in the namespace, that the path says.
+    fn object(&self) -> Result<Value, Refused> {
+        let names = self.target.resource.names();
+        let mut document = body::document(&self.headers, &self.body)?;
+        if !document.is_object() {
+            return Err(error::bad_request("the body of the request is not an object").into());
+        }
+        let expected = names.api_version();
+        let says = |field: &str| document[field].as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (says("apiVersion"), says("kind"));
+        if !version.is_empty() && version != expected {
+            let why = format!(
+                "the API version in the data ({version}) does not match the expected API version ({expected})"
+            );
+            return Err(error::bad_request(why).into());
+        }
+        if !kind.is_empty() && kind != names.kind {
+            let why = format!(
+                "the kind in the data ({kind}) does not match the expected kind ({})",
+                names.kind
+            );
+            return Err(error::bad_request(why).into());
+        }
+        document["apiVersion"] = expected.into();
+        document["kind"] = names.kind.into();
+        if document["metadata"].is_null() {
+            document["metadata"] = json!({});
+        }
+        let Some(metadata) = document["metadata"].as_object_mut() else {
+            return Err(error::bad_request("metadata: must be an object").into());
+        };
+        let namespace = metadata
+            .get("namespace")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if names.scope == Scope::Namespaced {
+            if !namespace.is_empty() && namespace != self.target.namespace {
+                let why = "the namespace of the provided object does not match the namespace sent on the request";
+                return Err(error::bad_request(why).into());
+            }
+            metadata.insert(
+                "namespace".to_owned(),
+                self.target.namespace.as_str().into(),
+            );
+        }
+        let name = metadata
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if !self.target.name.is_empty() {
+            if !name.is_empty() && name != self.target.name {
+                let why = format!(
+                    "the name of the object ({name}) does not match the name on the URL ({})",
+                    self.target.name
+                );
+                return Err(error::bad_request(why).into());
+            }
+            metadata.insert("name".to_owned(), self.target.name.as_str().into());
+        }
+        Ok(document)
+    }
+
+    async fn create(&self, options: &Options) -> Result<Answer, Refused> {
+        let written = self
+            .target
+            .resource
+            .create(self.object()?, &options.write()?)
+            .await?;
+        self.written(StatusCode::CREATED, written, options)
+    }
+
+    async fn update(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
+        let resource = &self.target.resource;
+        let written = resource
+            .update(self.object()?, part, &options.write()?)
+            .await?;
+        self.written(StatusCode::OK, written, options)
+    }
+
+    async fn patch(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
+        let patch = patch::parse(self.target.resource.names(), &self.headers, &self.body)?;
+        let key = self.target.key();
+        let write = options.write()?;
+        let written = self
+            .target
+            .resource
+            .patch(&key, part, patch, &write)
+            .await?;
+        self.written(StatusCode::OK, written, options)
+    }
+
+    async fn delete(&self, options: &Options) -> Result<Answer, Refused> {
+        let options = options.delete(&body::document(&self.headers, &self.body)?)?;
+        let Target { resource, name, .. } = self.target;
+        let document = resource.delete(&self.target.key(), &options).await?;
+        let names = resource.names();
+        if document["metadata"]["deletionTimestamp"].is_string() {
+            // It is still there, and says until when.
+            return Ok(answer::document(StatusCode::OK, &document));
+        }
+        let mut details =
+            json!({"name": name, "kind": names.plural, "uid": document["metadata"]["uid"]});
+        if !names.group.is_empty() {
+            details["group"] = names.group.into();
+        }
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+        Ok(answer::document(StatusCode::OK, &status))
+    }
+
+    async fn delete_collection(&self, options: &Options) -> Result<Answer, Refused> {
+        let Target {
+            resource,
+            namespace,
+            ..
+        } = self.target;
+        let list = options.list(namespace)?;
+        let delete = options.delete(&body::document(&self.headers, &self.body)?)?;
+        let keys = resource.keys(&list.selection).await?;
+        // Futures do nothing before they are asked.
+        let each: Vec<_> = keys
+            .iter()
+            .map(|key| resource.delete(key, &delete))
+            .collect();
+        let mut deleting = stream::iter(each).buffered(AT_ONCE);
+        let mut items = Vec::new();
+        while let Some(deleted) = deleting.next().await {
+            match deleted {
+                Ok(document) => items.push(document),
+                // What somebody else deleted needs no deletion.
+                Err(error) if error.reason == Reason::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let documents = Documents {
+            metadata: Default::default(),
+            items,
+        };
+        Ok(self.listed(documents, Include::Metadata)?)
+    }
+
+    async fn act(&self, act: Subresource, options: &Options) -> Result<Answer, Refused> {
+        let document = body::document(&self.headers, &self.body)?;
+        let effect = options.write()?.effect;
+        let Target { resource, .. } = self.target;
+        resource
+            .act(&self.target.key(), act, &document, effect)
+            .await?;
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Ok(answer::document(StatusCode::CREATED, &status))
+    }
+}

@@ -1,0 +1,235 @@
+//! Answers: objects, and refusals as `Status`.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use podplane_proto::error::{ApiError, FieldViolation, Reason};
+use serde_json::{Value, json};
+
+use super::resource::Names;
+
+pub(super) type Answer = Response<Body>;
+
+/// A document with a status code.
+pub(super) fn document(code: StatusCode, document: &Value) -> Answer {
+    typed(code, "application/json", document)
+}
+
+/// The same under another type.
+pub(super) fn typed(code: StatusCode, content_type: &'static str, document: &Value) -> Answer {
+    body(code, content_type, document.to_string())
+}
+
+/// Text for people.
+pub(super) fn text(code: StatusCode, text: &str) -> Answer {
+    body(code, "text/plain; charset=utf-8", text.to_owned())
+}
+
+pub(super) fn body(
+    code: StatusCode,
+    content_type: &'static str,
+    content: impl Into<Body>,
+) -> Answer {
+    let mut answer = Response::new(content.into());
+    *answer.status_mut() = code;
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+/// Warnings, one header each (RFC 7234 §5.5, as Kubernetes' API server has them).
+pub(super) fn warn(answer: &mut Answer, warnings: &[String]) {
+    for warning in warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            answer.headers_mut().append(header::WARNING, value);
+        }
+    }
+}
+
+/// What a refusal is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct About<'a> {
+    pub(super) names: Option<&'a Names>,
+    pub(super) name: &'a str,
+}
+
+/// A refusal.
+pub(super) fn refusal(error: &ApiError, about: About<'_>) -> Answer {
+    document(code(error.reason), &status(error, about))
+}
+
+fn code(reason: Reason) -> StatusCode {
+    match reason {
+        Reason::NotFound => StatusCode::NOT_FOUND,
+        Reason::AlreadyExists | Reason::Conflict => StatusCode::CONFLICT,
+        Reason::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+        Reason::BadRequest => StatusCode::BAD_REQUEST,
+        Reason::Forbidden => StatusCode::FORBIDDEN,
+        Reason::Expired => StatusCode::GONE,
+        Reason::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Reason::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Reason::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// metav1.Status.
+pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
+    let ApiError {
+        reason,
+        message,
+        fields,
+    } = error;
+    let mut details = json!({});
+    if let Some(names) = about.names {
+        // Of an invalid object the kind is named, else the resource.
+        let kind = match reason {
+            Reason::Invalid => names.kind,
+            _ => names.plural,
+        };
+        details["kind"] = kind.into();
+        if !names.group.is_empty() {
+            details["group"] = names.group.into();
+        }
+    }
+    if !about.name.is_empty() {
+        details["name"] = about.name.into();
+    }
+    if !fields.is_empty() {
+        details["causes"] = fields.iter().map(cause).collect();
+    }
+    failure(code(*reason), reason.as_str(), message, Some(details))
+}
+
+/// metav1.Status for what only HTTP can refuse.
+pub(super) fn failure(
+    code: StatusCode,
+    reason: &str,
+    message: &str,
+    details: Option<Value>,
+) -> Value {
+    let mut status = json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code.as_u16(),
+    });
+    if let Some(details) =
+        details.filter(|details| details.as_object().is_some_and(|d| !d.is_empty()))
+    {
+        status["details"] = details;
+    }
+    status
+}
+
+/// metav1.StatusCause. The reason is told by how Kubernetes' text for it begins (`field.ErrorType.String`).
+fn cause(violation: &FieldViolation) -> Value {
+    const REASONS: [(&str, &str); 9] = [
+        ("Required value", "FieldValueRequired"),
+        ("Duplicate value", "FieldValueDuplicate"),
+        ("Unsupported value", "FieldValueNotSupported"),
+        ("Not found", "FieldValueNotFound"),
+        ("Forbidden", "FieldValueForbidden"),
+        ("Too long", "FieldValueTooLong"),
+        ("Too many", "FieldValueTooMany"),
+        ("Invalid value", "FieldValueInvalid"),
+        ("Internal error", "InternalError"),
+    ];
+    let FieldViolation { field, description } = violation;
+    let reason = REASONS
+        .into_iter()
+        .find(|(text, _)| description.starts_with(text))
+        .map_or("FieldValueInvalid", |(_, reason)| reason);
+    json!({"reason": reason, "message": description, "field": field})
+}
+
+/// A refusal of the request as HTTP.
+pub(super) fn refuse(code: StatusCode, reason: &str, message: &str) -> Answer {
+    document(code, &failure(code, reason, message, None))
+}
+
+/// There is nothing at the path.
+pub(super) fn no_such_path() -> Answer {
+    refuse(
+        StatusCode::NOT_FOUND,
+        "NotFound",
+        "the server could not find the requested resource",
+    )
+}
+
+/// There is no such act on what is at the path.
+pub(super) fn not_allowed() -> Answer {
+    refuse(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "MethodNotAllowed",
+        "the server does not allow this method on the requested resource",
+    )
+}
+
+/// The form in which objects are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As they are.
+    Whole,
+    /// As rows of a table, of this version of meta.k8s.io.
+    Table(&'static str),
+    /// Their metadata only.
+    Metadata(&'static str),
+}
+
+impl Form {
+    /// The first of the accepted forms that is served, `None` if none is.
+    pub(super) fn accepted(headers: &HeaderMap) -> Option<Self> {
+        let accept = accepted(headers);
+        let mut any = false;
+        for range in accept.split(',').filter(|range| !range.trim().is_empty()) {
+            any = true;
+            let mut parts = range.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            if !matches!(media, "application/json" | "application/*" | "*/*") {
+                continue;
+            }
+            let parameter = |name: &str| {
+                range
+                    .split(';')
+                    .filter_map(|parameter| parameter.trim().split_once('='))
+                    .find_map(|(key, value)| (key == name).then_some(value))
+            };
+            let version = match parameter("v") {
+                Some("v1beta1") => "meta.k8s.io/v1beta1",
+                _ => "meta.k8s.io/v1",
+            };
+            match (parameter("as"), parameter("g")) {
+                (None, _) => return Some(Self::Whole),
+                (Some("Table"), Some("meta.k8s.io")) => return Some(Self::Table(version)),
+                (
+                    Some("PartialObjectMetadata" | "PartialObjectMetadataList"),
+                    Some("meta.k8s.io"),
+                ) => {
+                    return Some(Self::Metadata(version));
+                }
+                _ => {}
+            }
+        }
+        (!any).then_some(Self::Whole)
+    }
+}
+
+/// What a client accepts, as it says it.
+pub(super) fn accepted(headers: &HeaderMap) -> &str {
+    let accept = headers.get(header::ACCEPT);
+    accept
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+/// Lines of JSON, as long as the stream goes on.
+pub(super) fn stream(
+    lines: impl futures::Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static,
+) -> Answer {
+    body(StatusCode::OK, "application/json", Body::from_stream(lines))
+}

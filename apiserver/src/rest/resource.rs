@@ -1,0 +1,426 @@
+//! A kind as the REST facade sees it: documents in, documents out. What follows is compiled once, not for each kind.
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
+use podplane_api::{
+    Object, ObjectKey, Scope,
+    coordination::Lease,
+    core::{Event, Namespace, Node, Pod},
+    jiff::Timestamp,
+    table::{Column, Row},
+};
+use podplane_proto::{
+    error::ApiError,
+    wire::{BindPodRequest, ListMeta, WatchEventType},
+};
+use serde_json::{Value, json};
+
+use super::request::{FieldValidation, ListOptions, Selection, WriteOptions};
+use crate::{
+    cache::{INITIAL_EVENTS_END, Query},
+    error,
+    registry::{DeleteOptions, Effect, Listed, Part, Registry, Told, WatchOptions},
+    strategy::Strategy,
+};
+
+/// What a kind is called, and what can be done with it.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(super) group: &'static str,
+    pub(super) version: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) plural: &'static str,
+    pub(super) singular: &'static str,
+    pub(super) short: &'static [&'static str],
+    pub(super) categories: &'static [&'static str],
+    pub(super) scope: Scope,
+    pub(super) subresources: &'static [Subresource],
+}
+
+impl Names {
+    /// `v1`, `apps/v1`
+    pub(super) fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+}
+
+/// A part of an object, or an act on it, that has a path of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subresource {
+    Status,
+    Binding,
+    Eviction,
+}
+
+impl Subresource {
+    /// As in a path.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Binding => "binding",
+            Self::Eviction => "eviction",
+        }
+    }
+}
+
+/// A change to a document.
+pub(crate) type Patch = Box<dyn Fn(Value) -> Result<Value, ApiError> + Send + Sync>;
+
+/// What was written, and what the client is to be warned of.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(super) document: Value,
+    pub(super) warnings: Vec<String>,
+}
+
+/// A list of documents.
+#[derive(Debug)]
+pub(crate) struct Documents {
+    pub(super) metadata: ListMeta,
+    pub(super) items: Vec<Value>,
+}
+
+/// What a watch says.
+#[derive(Debug)]
+pub(crate) struct Notice {
+    pub(super) event_type: WatchEventType,
+    pub(super) document: Value,
+}
+
+/// A stream of what a watch says; it ends after an error.
+pub(crate) type Notices = BoxStream<'static, Result<Notice, ApiError>>;
+
+/// The objects of a kind.
+pub(crate) trait Resource: Send + Sync {
+    fn names(&self) -> &Names;
+
+    fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>>;
+
+    fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>>;
+
+    fn watch<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Notices, ApiError>>;
+
+    fn create<'a>(
+        &'a self,
+        document: Value,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>>;
+
+    fn update<'a>(
+        &'a self,
+        document: Value,
+        part: Part,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>>;
+
+    fn patch<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        part: Part,
+        patch: Patch,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>>;
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        options: &'a DeleteOptions,
+    ) -> BoxFuture<'a, Result<Value, ApiError>>;
+
+    /// The keys of what a selection is of.
+    fn keys<'a>(
+        &'a self,
+        selection: &'a Selection,
+    ) -> BoxFuture<'a, Result<Vec<ObjectKey>, ApiError>>;
+
+    /// Acts on an object through one of its sub-resources that are no parts of it.
+    fn act<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        act: Subresource,
+        document: &'a Value,
+        effect: Effect,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+
+    fn columns(&self) -> &'static [Column];
+
+    /// The cells of an object's row.
+    fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<String>, ApiError>;
+}
+
+/// What the facade has to know of a kind beside its strategy.
+pub(crate) trait RestKind: Strategy + Row {
+    const SUBRESOURCES: &'static [Subresource] = &[];
+
+    /// See [`Resource::act`].
+    fn act<'a>(
+        _registry: &'a Registry<Self>,
+        key: &'a ObjectKey,
+        _act: Subresource,
+        _document: &'a Value,
+        _effect: Effect,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move { Err(error::not_found::<Self>(&key.name)) }.boxed()
+    }
+}
+
+impl RestKind for Node {
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+}
+
+impl RestKind for Namespace {
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+}
+
+impl RestKind for Event {}
+impl RestKind for Lease {}
+
+impl RestKind for Pod {
+    const SUBRESOURCES: &'static [Subresource] = &[
+        Subresource::Binding,
+        Subresource::Eviction,
+        Subresource::Status,
+    ];
+
+    fn act<'a>(
+        registry: &'a Registry<Self>,
+        key: &'a ObjectKey,
+        act: Subresource,
+        document: &'a Value,
+        effect: Effect,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            let text = |pointer: &str| {
+                let text = document.pointer(pointer).and_then(Value::as_str);
+                text.unwrap_or_default().to_owned()
+            };
+            match act {
+                Subresource::Binding => {
+                    if !matches!(text("/target/kind").as_str(), "" | "Node") {
+                        return Err(error::bad_request("target.kind: must be empty or \"Node\""));
+                    }
+                    let request = BindPodRequest {
+                        namespace: key.namespace.clone(),
+                        name: key.name.clone(),
+                        uid: text("/metadata/uid"),
+                        node_name: text("/target/name"),
+                        resource_version: text("/metadata/resourceVersion"),
+                    };
+                    registry.bind(&request, effect).await.map(drop)
+                }
+                Subresource::Eviction => {
+                    let mut options = super::request::delete_options(&document["deleteOptions"])?;
+                    if effect == Effect::Dry {
+                        options.effect = effect;
+                    }
+                    registry.delete(key, &options).await.map(drop)
+                }
+                Subresource::Status => Err(error::not_found::<Self>(&key.name)),
+            }
+        }
+        .boxed()
+    }
+}
+
+struct Named<K>(std::marker::PhantomData<K>);
+
+impl<K: RestKind> Named<K> {
+    const NAMES: Names = Names {
+        group: K::GROUP,
+        version: K::VERSION,
+        kind: K::KIND,
+        plural: K::PLURAL,
+        singular: K::SINGULAR,
+        short: K::SHORT_NAMES,
+        categories: K::CATEGORIES,
+        scope: K::SCOPE,
+        subresources: K::SUBRESOURCES,
+    };
+}
+
+impl<K: RestKind> Resource for Registry<K> {
+    fn names(&self) -> &Names {
+        &Named::<K>::NAMES
+    }
+
+    fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>> {
+        async move { Self::get(self, key).await?.document() }.boxed()
+    }
+
+    fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>> {
+        async move {
+            let query = query::<K>(&options.selection)?;
+            let freshness = options.freshness()?;
+            let list = Self::list(self, &query, options.limit, &options.token, freshness);
+            let Listed { metadata, items } = list.await?;
+            let items: Result<_, _> = items.iter().map(|entry| entry.document()).collect();
+            Ok(Documents {
+                metadata,
+                items: items?,
+            })
+        }
+        .boxed()
+    }
+
+    fn watch<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Notices, ApiError>> {
+        async move {
+            let options = WatchOptions {
+                query: query::<K>(&options.selection)?,
+                after: options.watch_after(),
+                bookmarks: options.bookmarks,
+                announce_end: options.bookmarks && options.send_initial_events,
+            };
+            let told = Self::watch(self, options).await?;
+            Ok(told
+                .map(|told| told.and_then(|told| notice::<K>(&told)))
+                .boxed())
+        }
+        .boxed()
+    }
+
+    fn create<'a>(
+        &'a self,
+        document: Value,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        async move {
+            let (object, warnings) = decode::<K>(document, options.validation)?;
+            written(&Self::create(self, object, options.effect).await?, warnings)
+        }
+        .boxed()
+    }
+
+    fn update<'a>(
+        &'a self,
+        document: Value,
+        part: Part,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        async move {
+            let (object, warnings) = decode::<K>(document, options.validation)?;
+            let updated = Self::update(self, object, part, options.effect).await?;
+            written(&updated, warnings)
+        }
+        .boxed()
+    }
+
+    fn patch<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        part: Part,
+        patch: Patch,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        async move {
+            let decode = |document| decode::<K>(document, options.validation);
+            let patched = Self::patch(self, key, part, options.effect, patch, decode).await?;
+            written(&patched.0, patched.1)
+        }
+        .boxed()
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        options: &'a DeleteOptions,
+    ) -> BoxFuture<'a, Result<Value, ApiError>> {
+        async move { json::<K>(&Self::delete(self, key, options).await?) }.boxed()
+    }
+
+    fn keys<'a>(
+        &'a self,
+        selection: &'a Selection,
+    ) -> BoxFuture<'a, Result<Vec<ObjectKey>, ApiError>> {
+        async move { Self::keys(self, &query::<K>(selection)?).await }.boxed()
+    }
+
+    fn act<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        act: Subresource,
+        document: &'a Value,
+        effect: Effect,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        K::act(self, key, act, document, effect)
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        K::COLUMNS
+    }
+
+    fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<String>, ApiError> {
+        let (object, _) = decode::<K>(document, FieldValidation::Ignore)?;
+        Ok(object.cells(now))
+    }
+}
+
+fn query<K: Strategy>(selection: &Selection) -> Result<Query, ApiError> {
+    let Selection {
+        namespace,
+        labels,
+        fields,
+    } = selection;
+    Query::parse::<K>(namespace.clone(), labels, fields)
+}
+
+/// The object of a document, and what is to be warned of.
+fn decode<K: Object>(
+    document: Value,
+    validation: FieldValidation,
+) -> Result<(K, Vec<String>), ApiError> {
+    let undecodable = |error: podplane_api::strict::StrictError| error::not_strict::<K>(&error);
+    match validation {
+        FieldValidation::Strict => K::from_json(document)
+            .map(|object| (object, Vec::new()))
+            .map_err(undecodable),
+        FieldValidation::Warn => {
+            let (object, unknown) = K::from_json_noting(document).map_err(undecodable)?;
+            let warnings = unknown
+                .iter()
+                .map(|path| format!("unknown field \"{path}\""));
+            Ok((object, warnings.collect()))
+        }
+        FieldValidation::Ignore => {
+            let (object, _) = K::from_json_noting(document).map_err(undecodable)?;
+            Ok((object, Vec::new()))
+        }
+    }
+}
+
+fn json<K: Object>(object: &K) -> Result<Value, ApiError> {
+    object.to_json().map_err(|error| error::internal(&error))
+}
+
+fn written<K: Object>(object: &K, warnings: Vec<String>) -> Result<Written, ApiError> {
+    Ok(Written {
+        document: json(object)?,
+        warnings,
+    })
+}
+
+fn notice<K: Object>(told: &Told) -> Result<Notice, ApiError> {
+    let bookmark = |revision, annotations: Value| {
+        let metadata = json!({"resourceVersion": format!("{revision}"), "creationTimestamp": null, "annotations": annotations});
+        let mut document =
+            json!({"apiVersion": K::API_VERSION, "kind": K::KIND, "metadata": metadata});
+        if document["metadata"]["annotations"].is_null()
+            && let Some(metadata) = document["metadata"].as_object_mut()
+        {
+            metadata.remove("annotations");
+        }
+        Notice {
+            event_type: WatchEventType::Bookmark,
+            document,
+        }
+    };
+    Ok(match told {
+        Told::Seen(seen) => Notice {
+            event_type: seen.event_type(),
+            document: seen.document()?,
+        },
+        Told::Bookmark(revision) => bookmark(revision, Value::Null),
+        Told::InitialEnd(revision) => bookmark(revision, json!({INITIAL_EVENTS_END: "true"})),
+    })
+}

@@ -1,0 +1,122 @@
+//! Objects as rows of a `Table`, which is what kubectl prints (source: `meta.k8s.io/v1.Table`).
+
+use podplane_api::{jiff::Timestamp, table::Column};
+use podplane_proto::{error::ApiError, wire::ListMeta};
+use serde_json::{Value, json};
+
+use super::resource::Resource;
+use crate::error;
+
+/// How much of each object goes with its row (`includeObject`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Include {
+    Nothing,
+    Metadata,
+    Object,
+}
+
+impl Include {
+    pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
+        match text {
+            "" | "Metadata" => Ok(Self::Metadata),
+            "None" => Ok(Self::Nothing),
+            "Object" => Ok(Self::Object),
+            other => Err(error::bad_request(format!(
+                "includeObject: Unsupported value: {other:?}: supported values: \"Metadata\", \"None\", \"Object\""
+            ))),
+        }
+    }
+}
+
+/// Tables of one version of meta.k8s.io.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tables {
+    pub(super) version: &'static str,
+    pub(super) include: Include,
+}
+
+impl Tables {
+    pub(super) fn of(
+        self,
+        resource: &dyn Resource,
+        metadata: &ListMeta,
+        documents: Vec<Value>,
+    ) -> Result<Value, ApiError> {
+        let now = Timestamp::now();
+        let rows: Result<Vec<_>, _> = documents
+            .into_iter()
+            .map(|document| self.row(resource, document, now))
+            .collect();
+        let columns: Vec<_> = resource.columns().iter().map(column).collect();
+        Ok(json!({
+            "kind": "Table",
+            "apiVersion": self.version,
+            "metadata": list_meta(metadata),
+            "columnDefinitions": columns,
+            "rows": rows?,
+        }))
+    }
+
+    fn row(
+        self,
+        resource: &dyn Resource,
+        document: Value,
+        now: Timestamp,
+    ) -> Result<Value, ApiError> {
+        let object = match self.include {
+            Include::Nothing => Value::Null,
+            Include::Metadata => metadata_only(&document, self.version),
+            Include::Object => document.clone(),
+        };
+        let cells = resource.cells(document, now)?;
+        let mut row = json!({"cells": cells});
+        if !object.is_null() {
+            row["object"] = object;
+        }
+        Ok(row)
+    }
+}
+
+fn column(column: &Column) -> Value {
+    let name = column.name;
+    json!({
+        "name": title(name),
+        "type": "string",
+        "format": if name == "NAME" { "name" } else { "" },
+        "description": "",
+        "priority": i32::from(column.wide),
+    })
+}
+
+/// `POD-CIDR` as the reference writes the names of columns: `Pod-Cidr`; kubectl prints them in upper case.
+fn title(name: &str) -> String {
+    let mut start = true;
+    let each = name.chars().map(|c| {
+        let c = if start { c } else { c.to_ascii_lowercase() };
+        start = !c.is_ascii_alphanumeric();
+        c
+    });
+    each.collect()
+}
+
+/// A `PartialObjectMetadata` of an object.
+pub(super) fn metadata_only(document: &Value, version: &str) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": document["metadata"]})
+}
+
+/// metav1.ListMeta.
+pub(super) fn list_meta(metadata: &ListMeta) -> Value {
+    let ListMeta {
+        r#continue,
+        remaining_item_count,
+        resource_version,
+    } = metadata;
+    let mut meta = json!({"resourceVersion": resource_version.as_deref().unwrap_or_default()});
+    if let Some(token) = r#continue {
+        meta["continue"] = token.as_str().into();
+    }
+    if let Some(count) = remaining_item_count {
+        meta["remainingItemCount"] = (*count).into();
+    }
+    meta
+}
