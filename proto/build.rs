@@ -14,7 +14,10 @@ const GENERATED: &[&str] = &[
     "podplane/scheduler/v1/scheduler.proto",
     "runtime/v1/api.proto",
 ];
-const DESCRIBED: &[&str] = &["podplane/core/v1/services.proto"];
+const DESCRIBED: &[&str] = &[
+    "podplane/apps/v1/services.proto",
+    "podplane/core/v1/services.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");

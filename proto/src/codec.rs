@@ -12,6 +12,8 @@ use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions, Value,
 };
 
+use crate::wire;
+
 /// Every message of the wire.
 pub static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(crate::DESCRIPTORS).expect("the build script wrote these descriptors")
@@ -59,16 +61,21 @@ pub struct EncodeError {
 ///
 /// [`EncodeError`] if the object holds what its schema does not allow, such as a time beyond year 9999.
 pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
-    let encoded = object.to_json().and_then(|json| encode_json(K::KIND, json));
+    let encoded = object
+        .to_json()
+        .and_then(|json| encode_json(descriptor::<K>(), json));
     encoded.map_err(|source| EncodeError {
         kind: K::KIND,
         source,
     })
 }
 
-fn encode_json(kind: &str, json: serde_json::Value) -> Result<Bytes, serde_json::Error> {
+fn encode_json(
+    message: MessageDescriptor,
+    json: serde_json::Value,
+) -> Result<Bytes, serde_json::Error> {
     let options = DeserializeOptions::new().deny_unknown_fields(true);
-    let message = DynamicMessage::deserialize_with_options(descriptor(kind), json, &options)?;
+    let message = DynamicMessage::deserialize_with_options(message, json, &options)?;
     Ok(message.encode_to_vec().into())
 }
 
@@ -78,11 +85,19 @@ fn encode_json(kind: &str, json: serde_json::Value) -> Result<Bytes, serde_json:
 ///
 /// [`DecodeError`] if the bytes are no such message, or hold a field that the kind does not have, or a malformed value.
 pub fn decode<K: Object>(bytes: &[u8]) -> Result<K, DecodeError> {
-    Ok(K::from_json(decode_json(K::KIND, bytes)?)?)
+    Ok(K::from_json(decode_json(
+        K::KIND,
+        descriptor::<K>(),
+        bytes,
+    )?)?)
 }
 
-fn decode_json(kind: &'static str, bytes: &[u8]) -> Result<serde_json::Value, DecodeError> {
-    let message = DynamicMessage::decode(descriptor(kind), bytes)
+fn decode_json(
+    kind: &'static str,
+    message: MessageDescriptor,
+    bytes: &[u8],
+) -> Result<serde_json::Value, DecodeError> {
+    let message = DynamicMessage::decode(message, bytes)
         .map_err(|source| DecodeError::Wire { kind, source })?;
     let mut unknown = Vec::new();
     find_unknown(&message, "", &mut unknown);
@@ -99,8 +114,8 @@ fn decode_json(kind: &'static str, bytes: &[u8]) -> Result<serde_json::Value, De
     Ok(json)
 }
 
-fn descriptor(kind: &str) -> MessageDescriptor {
-    POOL.get_message_by_name(&format!("podplane.core.v1.{kind}"))
+fn descriptor<K: Object>() -> MessageDescriptor {
+    POOL.get_message_by_name(&format!("{}.{}", wire::package::<K>(), K::KIND))
         .expect("a message was generated for every served kind")
 }
 

@@ -54,9 +54,18 @@ impl Verb {
     }
 }
 
+/// The package that has a kind's message and service: `podplane.core.v1`. The kinds of `coordination.k8s.io` are in it too.
+pub fn package<K: Object>() -> String {
+    let group = match K::GROUP.split('.').next() {
+        None | Some("" | "coordination") => "core",
+        Some(group) => group,
+    };
+    format!("podplane.{group}.{}", K::VERSION)
+}
+
 /// The full name of a kind's service: `podplane.core.v1.PodService`.
 pub fn service_name<K: Object>() -> String {
-    format!("podplane.core.v1.{}Service", K::KIND)
+    format!("{}.{}Service", package::<K>(), K::KIND)
 }
 
 /// The path of a method on the wire: `/podplane.core.v1.PodService/BindPod`.

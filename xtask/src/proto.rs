@@ -16,8 +16,9 @@ use anyhow::{Context, Result, bail};
 use k8s_openapi::{
     Resource,
     api::{
+        apps::v1::{ControllerRevision, Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{Event, Namespace, Node, Pod},
+        core::v1::{Event, Namespace, Node, Pod, Service},
     },
     apimachinery::pkg::apis::meta::v1::{ListMeta, Preconditions},
 };
@@ -26,9 +27,49 @@ use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto/proto");
-const TYPES: &str = "podplane/core/v1/types.proto";
-const META: &str = "podplane/meta/v1/types.proto";
-const SERVICES: &str = "podplane/core/v1/services.proto";
+
+/// A package of generated messages.
+#[derive(Debug, PartialEq)]
+struct Package {
+    /// Its name: `podplane.core.v1`.
+    name: &'static str,
+    /// Its directory below [`ROOT`].
+    directory: &'static str,
+    /// How the names of the definitions begin that are its messages.
+    definitions: &'static [&'static str],
+    /// The packages that its messages refer to.
+    uses: &'static [&'static Package],
+}
+
+impl Package {
+    fn types(&self) -> String {
+        format!("{}/types.proto", self.directory)
+    }
+
+    fn services(&self) -> String {
+        format!("{}/services.proto", self.directory)
+    }
+}
+
+static META: Package = Package {
+    name: "podplane.meta.v1",
+    directory: "podplane/meta/v1",
+    definitions: &["io.k8s.apimachinery.pkg.apis.meta.v1."],
+    uses: &[],
+};
+static CORE: Package = Package {
+    name: "podplane.core.v1",
+    directory: "podplane/core/v1",
+    definitions: &["io.k8s.api.core.v1.", "io.k8s.api.coordination.v1."],
+    uses: &[&META],
+};
+static APPS: Package = Package {
+    name: "podplane.apps.v1",
+    directory: "podplane/apps/v1",
+    definitions: &["io.k8s.api.apps.v1."],
+    uses: &[&META, &CORE],
+};
+static PACKAGES: [&Package; 3] = [&META, &CORE, &APPS];
 
 /// A served kind: what the service template needs to know of it.
 struct Served {
@@ -92,6 +133,10 @@ pub(crate) fn generate() -> Result<()> {
         subschema::<Namespace>,
         subschema::<Event>,
         subschema::<Lease>,
+        subschema::<Service>,
+        subschema::<Deployment>,
+        subschema::<ReplicaSet>,
+        subschema::<ControllerRevision>,
         subschema::<ListMeta>,
         subschema::<Preconditions>,
     ] {
@@ -99,50 +144,46 @@ pub(crate) fn generate() -> Result<()> {
     }
     let definitions = generator.take_definitions(true);
     let numbers = Numbers::read()?;
-    let mut files = BTreeMap::from([
-        (
-            META,
-            header(
-                "podplane.meta.v1",
-                &[
-                    "google/protobuf/struct.proto",
-                    "google/protobuf/timestamp.proto",
-                ],
-            ),
-        ),
-        (
-            TYPES,
-            header(
-                "podplane.core.v1",
-                &[
-                    "google/protobuf/struct.proto",
-                    "google/protobuf/timestamp.proto",
-                    META,
-                ],
-            ),
-        ),
-    ]);
+    let mut files = BTreeMap::new();
+    for package in PACKAGES {
+        let used: Vec<_> = package.uses.iter().map(|used| used.types()).collect();
+        let imports = [
+            "google/protobuf/struct.proto",
+            "google/protobuf/timestamp.proto",
+        ];
+        let imports = imports.into_iter().chain(used.iter().map(String::as_str));
+        files.insert(package.types(), header(package.name, imports));
+    }
     for (name, schema) in &definitions {
-        let Some((file, message)) = place(name)? else {
+        let Some((package, message)) = place(name)? else {
             continue;
         };
-        let out = files.get_mut(file).context("a file for every message")?;
-        write_message(out, &numbers, file, message, schema).with_context(|| name.clone())?;
+        let out = files
+            .get_mut(&package.types())
+            .context("a file for every package")?;
+        write_message(out, &numbers, package, message, schema).with_context(|| name.clone())?;
     }
-    let meta = files.get_mut(META).context("the meta file")?;
+    let meta = files.get_mut(&META.types()).context("the meta file")?;
     meta.push_str(WATCH_EVENT_TYPE);
-    files.insert(
-        SERVICES,
-        services(&[
-            served::<Pod>(true, POD_METHODS),
-            served::<Node>(false, NODE_METHODS),
-            served::<Namespace>(false, &[]),
-            served::<Event>(true, &[]),
-            served::<Lease>(true, &[]),
-        ])?,
-    );
+    let core = [
+        served::<Pod>(true, POD_METHODS),
+        served::<Node>(false, NODE_METHODS),
+        served::<Namespace>(false, &[]),
+        served::<Event>(true, &[]),
+        served::<Lease>(true, &[]),
+        served::<Service>(true, &[]),
+    ];
+    let apps = [
+        served::<Deployment>(true, &[]),
+        served::<ReplicaSet>(true, &[]),
+        served::<ControllerRevision>(true, &[]),
+    ];
+    files.insert(CORE.services(), services(&CORE, &core)?);
+    files.insert(APPS.services(), services(&APPS, &apps)?);
     for (file, text) in files {
-        fs::write(Path::new(ROOT).join(file), text).with_context(|| format!("write {file}"))?;
+        let path = Path::new(ROOT).join(&file);
+        fs::create_dir_all(path.parent().context("a file in a directory")?)?;
+        fs::write(path, text).with_context(|| format!("write {file}"))?;
     }
     Ok(())
 }
@@ -151,18 +192,15 @@ fn subschema<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema
     generator.subschema_for::<T>()
 }
 
-/// Where the message of a definition goes; `None` for those that are scalars on the wire.
-fn place(definition: &str) -> Result<Option<(&'static str, &str)>> {
+/// The package and the name of a definition's message; `None` for those that are scalars on the wire.
+fn place(definition: &str) -> Result<Option<(&'static Package, &str)>> {
     if scalar(definition).is_some() {
         return Ok(None);
     }
-    for (prefix, file) in [
-        ("io.k8s.api.core.v1.", TYPES),
-        ("io.k8s.api.coordination.v1.", TYPES),
-        ("io.k8s.apimachinery.pkg.apis.meta.v1.", META),
-    ] {
-        if let Some(message) = definition.strip_prefix(prefix) {
-            return Ok(Some((file, message)));
+    for package in PACKAGES {
+        let mut prefixes = package.definitions.iter();
+        if let Some(message) = prefixes.find_map(|prefix| definition.strip_prefix(prefix)) {
+            return Ok(Some((package, message)));
         }
     }
     bail!("no proto package for this definition")
@@ -173,13 +211,13 @@ fn scalar(definition: &str) -> Option<&'static str> {
     Some(match definition.rsplit_once('.')?.1 {
         "Quantity" => "string",
         "Time" | "MicroTime" => "google.protobuf.Timestamp",
-        "IntOrString" => "google.protobuf.Value",
+        "IntOrString" | "RawExtension" => "google.protobuf.Value",
         "FieldsV1" => "google.protobuf.Struct",
         _ => return None,
     })
 }
 
-fn header(package: &str, imports: &[&str]) -> String {
+fn header<'a>(package: &str, imports: impl IntoIterator<Item = &'a str>) -> String {
     let mut out = String::from(
         "// Code generated by `cargo xtask proto` from Kubernetes' API definitions. Do not edit.\n\nsyntax = \"proto3\";\n\n",
     );
@@ -193,7 +231,7 @@ fn header(package: &str, imports: &[&str]) -> String {
 fn write_message(
     out: &mut String,
     numbers: &Numbers,
-    file: &str,
+    package: &'static Package,
     message: &str,
     schema: &Value,
 ) -> Result<()> {
@@ -202,12 +240,8 @@ fn write_message(
         .get("properties")
         .and_then(Value::as_object)
         .unwrap_or(&empty);
-    let package = if file == META {
-        "podplane.meta.v1"
-    } else {
-        "podplane.core.v1"
-    };
-    let (numbered, reserved) = numbers.assign(&format!("{package}.{message}"), properties.keys());
+    let name = format!("{}.{message}", package.name);
+    let (numbered, reserved) = numbers.assign(&name, properties.keys());
     out.push('\n');
     comment(out, "", schema);
     let _ = writeln!(out, "message {message} {{");
@@ -241,7 +275,7 @@ fn comment(out: &mut String, indent: &str, schema: &Value) {
 }
 
 /// The proto type of a property, with its label. Scalars are `optional`, so that an explicit zero is told from an absent field.
-fn field_type(property: &Value, package: &str) -> Result<String> {
+fn field_type(property: &Value, package: &'static Package) -> Result<String> {
     match property.get("type").and_then(Value::as_str) {
         Some("array") => Ok(format!(
             "repeated {}",
@@ -263,7 +297,7 @@ fn field_type(property: &Value, package: &str) -> Result<String> {
     }
 }
 
-fn bare_type(schema: &Value, package: &str) -> Result<String> {
+fn bare_type(schema: &Value, package: &'static Package) -> Result<String> {
     let text = |key: &str| schema.get(key).and_then(Value::as_str);
     Ok(match (text("type"), text("format")) {
         (Some("string"), Some("byte")) => "bytes".into(),
@@ -278,10 +312,8 @@ fn bare_type(schema: &Value, package: &str) -> Result<String> {
                 .context("a reference")?;
             match (scalar(definition), place(definition)?) {
                 (Some(scalar), _) => scalar.into(),
-                (None, Some((META, message))) if package != "podplane.meta.v1" => {
-                    format!("podplane.meta.v1.{message}")
-                }
-                (None, Some((_, message))) => message.into(),
+                (None, Some((home, message))) if home == package => message.into(),
+                (None, Some((home, message))) => format!("{}.{message}", home.name),
                 (None, None) => bail!("{definition} is neither scalar nor message"),
             }
         }
@@ -312,10 +344,9 @@ struct Numbers(BTreeMap<String, BTreeMap<String, i32>>);
 impl Numbers {
     fn read() -> Result<Self> {
         let root = Path::new(ROOT);
-        if !root.join(TYPES).exists() {
-            return Ok(Self(BTreeMap::new()));
-        }
-        let FileDescriptorSet { file } = protox::compile([TYPES, META], [root])?;
+        let mut files: Vec<_> = PACKAGES.iter().map(|package| package.types()).collect();
+        files.retain(|file| root.join(file).exists());
+        let FileDescriptorSet { file } = protox::compile(files, [root])?;
         let mut numbers = BTreeMap::<String, BTreeMap<String, i32>>::new();
         for (package, message) in file
             .iter()
@@ -378,8 +409,9 @@ enum WatchEventType {
 }
 ";
 
-fn services(kinds: &[Served]) -> Result<String> {
-    let mut out = header("podplane.core.v1", &[TYPES, META]);
+fn services(package: &Package, kinds: &[Served]) -> Result<String> {
+    let imports = [package.types(), META.types()];
+    let mut out = header(package.name, imports.iter().map(String::as_str));
     for kind in kinds {
         write_service(&mut out, kind)?;
     }

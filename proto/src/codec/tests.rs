@@ -41,14 +41,14 @@ fn an_object_survives_the_wire_whole() {
 /// What a reflecting client sends for Kubernetes' JSON is the object that the JSON says.
 #[test]
 fn proto3_json_is_kubernetes_json() {
-    let message = DynamicMessage::deserialize(descriptor("Pod"), pod()).unwrap();
+    let message = DynamicMessage::deserialize(descriptor::<Pod>(), pod()).unwrap();
     let domain: Pod = decode(&message.encode_to_vec()).unwrap();
     assert_eq!(serde_json::to_value(domain).unwrap(), pod());
 }
 
 #[test]
 fn a_field_that_kubernetes_does_not_have_is_named() {
-    let mut message = DynamicMessage::deserialize(descriptor("Pod"), pod())
+    let mut message = DynamicMessage::deserialize(descriptor::<Pod>(), pod())
         .unwrap()
         .encode_to_vec();
     // Field 999, a varint, at the top; and a spec with the same.
