@@ -21,6 +21,10 @@ const PACKAGES: &[Package] = &[
         file: "/usr/lib/cni/host-local",
     },
     Package {
+        name: "e2fsprogs",
+        file: "/usr/sbin/mkfs.ext4",
+    },
+    Package {
         name: "golang-k8s-sigs-structured-merge-diff-dev",
         file: "/usr/share/gocode/src/sigs.k8s.io/structured-merge-diff",
     },

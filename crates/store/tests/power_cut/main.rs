@@ -1,0 +1,225 @@
+//! The power is cut under load, on a real file system whose disk forgets what was not flushed; then the machine boots.
+//!
+//! `PODPLANE_SOAK=1` cuts it 25 times at each size. Each test runs in a process of its own with mounts of its own, so
+//! that nothing of it is left whatever happens.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "what a failed test says")]
+
+mod disk;
+mod load;
+
+use std::{
+    env,
+    io::{self, Read as _, Write as _},
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use podplane_store::{MAX_VALUE_BYTES, SledStore};
+
+use crate::{
+    disk::{Machine, Unsynced},
+    load::{Acknowledged, Load, verify},
+};
+
+const CHILD: &str = "STORE_TEST_POWER_CUT_CHILD";
+
+#[test]
+fn values_of_1_kib_survive() {
+    alone("values_of_1_kib_survive", || survive(1024));
+}
+
+#[test]
+fn values_of_10_kib_survive() {
+    alone("values_of_10_kib_survive", || survive(10 * 1024));
+}
+
+#[test]
+fn values_of_the_largest_size_survive() {
+    alone("values_of_the_largest_size_survive", || {
+        survive(MAX_VALUE_BYTES)
+    });
+}
+
+fn rounds() -> usize {
+    if env::var_os("PODPLANE_SOAK").is_some() {
+        25
+    } else {
+        4
+    }
+}
+
+fn survive(value_bytes: usize) {
+    let runtime = runtime();
+    let mut random = seeded();
+    let mut machine = Machine::new();
+    let mut acknowledged = Acknowledged::default();
+    for round in 1..=rounds() {
+        let commits = random.u64(0..400);
+        let then = Duration::from_micros(random.u64(0..5_000));
+        let unsynced = *random.choice(&[Unsynced::Lost, Unsynced::Torn]).unwrap();
+        let (image, told) = runtime.block_on(async {
+            let dir = machine.root().join("store");
+            let (store, found) = verify(&dir, &acknowledged, value_bytes).await;
+            let mut load = Load::begin(store, &found, value_bytes);
+            load.reach(commits, then).await;
+            // What was acknowledged is noted first: the power is cut later than that.
+            let told = load.acknowledged();
+            let image = machine.cut_power(unsynced, &mut random);
+            load.end().await;
+            (image, told)
+        });
+        println!(
+            "round {round}: {} acknowledged, {unsynced:?}",
+            told.commits()
+        );
+        acknowledged = told;
+        machine = Machine::boot(image);
+    }
+    let dir = machine.root().join("store");
+    drop(runtime.block_on(verify(&dir, &acknowledged, value_bytes)));
+}
+
+/// While it opens, too.
+#[test]
+fn a_power_cut_while_opening_leaves_a_store_that_opens() {
+    alone(
+        "a_power_cut_while_opening_leaves_a_store_that_opens",
+        || {
+            let runtime = runtime();
+            let mut random = seeded();
+            let mut machine = Machine::new();
+            let mut acknowledged = Acknowledged::default();
+            for round in 1..=rounds() {
+                let dir = machine.root().join("store");
+                let opening = {
+                    let dir = dir.clone();
+                    thread::spawn(move || SledStore::open(dir).unwrap())
+                };
+                thread::sleep(Duration::from_micros(random.u64(0..120_000)));
+                let image = machine.cut_power(Unsynced::Torn, &mut random);
+                println!("round {round}: opened {}", opening.is_finished());
+                drop(opening.join().unwrap());
+                machine = Machine::boot(image);
+                let dir = machine.root().join("store");
+                acknowledged = runtime.block_on(async {
+                    let (store, found) = verify(&dir, &acknowledged, 1024).await;
+                    let mut load = Load::begin(store, &found, 1024);
+                    load.reach(20, Duration::ZERO).await;
+                    let load_ended = load.acknowledged();
+                    load.end().await;
+                    // Closed: the writes that were under way have been acknowledged, or found.
+                    verify(&dir, &load_ended, 1024).await.1
+                });
+            }
+        },
+    );
+}
+
+/// A test of this test: sled as it comes acknowledges what a power cut takes.
+#[test]
+fn plain_sled_loses_what_its_flush_acknowledged() {
+    alone("plain_sled_loses_what_its_flush_acknowledged", || {
+        let mut random = seeded();
+        let survived = (0..rounds()).filter(|round| {
+            let machine = Machine::new();
+            let db = sled::Config::new()
+                .path(machine.root().join("store"))
+                .flush_every_ms(None)
+                .open()
+                .unwrap();
+            let acknowledged = 200u64;
+            for n in 0..acknowledged {
+                db.insert(n.to_be_bytes(), vec![7; 1024]).unwrap();
+                db.flush().unwrap();
+            }
+            let image = machine.cut_power(Unsynced::Lost, &mut random);
+            drop(db);
+            drop(machine);
+            let machine = Machine::boot(image);
+            let dir = machine.root().join("store");
+            let found = std::panic::catch_unwind(|| items(&dir))
+                .unwrap_or(Err(sled::Error::ReportableBug("panicked".into())));
+            println!("round {round}: {acknowledged} acknowledged, found {found:?}");
+            found.is_ok_and(|found| found == acknowledged)
+        });
+        let survived = survived.count();
+        assert!(survived < rounds(), "this disk forgets nothing");
+    });
+}
+
+fn items(dir: &Path) -> sled::Result<u64> {
+    let db = sled::Config::new().path(dir).open()?;
+    let mut found = 0;
+    for item in db.iter() {
+        item?;
+        found += 1;
+    }
+    Ok(found)
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// Printed, so that a failure can be looked for again; the threads' timing is not repeated.
+fn seeded() -> fastrand::Rng {
+    let seed =
+        env::var("PODPLANE_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
+    println!("PODPLANE_SEED={seed}");
+    fastrand::Rng::with_seed(seed)
+}
+
+/// Runs the body in a process with mounts of its own, which the kernel removes with the process; loop devices go with
+/// their mounts.
+fn alone(test: &str, body: impl FnOnce()) {
+    if env::var_os(CHILD).is_some() {
+        // Whoever started this holds the other end.
+        thread::spawn(|| {
+            let _ = io::stdin().read(&mut [0]);
+            std::process::abort();
+        });
+        return body();
+    }
+    if env::var("PODPLANE_SKIP")
+        .is_ok_and(|skip| skip.split(',').any(|what| what == "root" || what == "fuse"))
+    {
+        // Not through the macro, whose output the test harness hides.
+        let skipped =
+            b"SKIPPED (PODPLANE_SKIP names root or fuse): a power cut, which needs mounts\n";
+        return io::stderr().write_all(skipped).unwrap();
+    }
+    assert!(
+        rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists(),
+        "this test needs root, loop devices and /dev/fuse (modprobe fuse loop); or set PODPLANE_SKIP=root or fuse"
+    );
+    // The parent's, so that it goes even if the child is killed.
+    let place = tempfile::tempdir().unwrap();
+    let mut child = Command::new("unshare")
+        .args(["--mount", "--propagation", "private"])
+        .arg(env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .env("TMPDIR", place.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("unshare, of util-linux");
+    let stdin = child.stdin.take();
+    let output = child.wait_with_output().unwrap();
+    drop(stdin);
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
