@@ -1,7 +1,6 @@
-use podplane_api::{Object as _, Scope, core::Namespace};
+use podplane_api::{Object as _, Scope, core::Namespace, names};
 use podplane_proto::error::ApiError;
 use podplane_store::{Guard, StoreError, Txn};
-use rand::seq::IndexedRandom as _;
 use uuid::Uuid;
 
 use super::{Effect, Registry, now, unchanged};
@@ -9,11 +8,6 @@ use crate::{error, storage, strategy::Strategy};
 
 /// How often another name is tried for `generateName`, as in Kubernetes.
 const GENERATED_NAMES: usize = 8;
-/// What generated names end with. No vowels, so that they spell nothing, and nothing that looks like something else.
-const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-const SUFFIX_LENGTH: usize = 5;
-/// So that a generated name is a DNS label.
-const GENERATED_BASE_MAX: usize = 63 - SUFFIX_LENGTH;
 
 impl<K: Strategy> Registry<K> {
     /// Stores a new object and returns it as stored.
@@ -34,14 +28,14 @@ impl<K: Strategy> Registry<K> {
         }
         for _ in 1..GENERATED_NAMES {
             let mut named = object.clone();
-            named.metadata_mut().name = Some(generated(&prefix));
+            named.metadata_mut().name = Some(names::generated(&prefix, rand::random()));
             match self.create_named(named, effect).await {
                 Err(error) if error.reason == podplane_proto::error::Reason::AlreadyExists => {}
                 done => return done,
             }
         }
         let mut named = object;
-        named.metadata_mut().name = Some(generated(&prefix));
+        named.metadata_mut().name = Some(names::generated(&prefix, rand::random()));
         self.create_named(named, effect).await
     }
 
@@ -117,12 +111,4 @@ impl<K: Strategy> Registry<K> {
         }
         Ok(Some(unchanged(&key, revision)))
     }
-}
-
-fn generated(prefix: &str) -> String {
-    let base: String = prefix.chars().take(GENERATED_BASE_MAX).collect();
-    let mut random = rand::rng();
-    let suffix =
-        (0..SUFFIX_LENGTH).filter_map(|_| SUFFIX.choose(&mut random).copied().map(char::from));
-    base.chars().chain(suffix).collect()
 }

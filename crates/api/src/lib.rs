@@ -22,7 +22,7 @@ pub mod table;
 pub mod validation;
 
 pub use k8s_openapi::{
-    api::{coordination::v1 as coordination, core::v1 as core},
+    api::{apps::v1 as apps, coordination::v1 as coordination, core::v1 as core},
     apimachinery::pkg::{
         api::resource::Quantity, apis::meta::v1 as meta, util::intstr::IntOrString,
     },

@@ -8,6 +8,9 @@ pub const DNS1123_LABEL_MAX: usize = 63;
 /// The characters of a DNS-1123 subdomain.
 pub const DNS1123_SUBDOMAIN_MAX: usize = 253;
 const PART_MAX: usize = 63;
+/// What generated names are made of. No vowels, so that they spell nothing, and nothing that looks like something else.
+const SAFE: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_LENGTH: usize = 5;
 
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an \
      alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
@@ -19,6 +22,18 @@ const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and \
      end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is \
      '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+
+/// A name for `generateName`: the prefix, cut so that the whole is a DNS label, and characters that `random` picks.
+pub fn generated(prefix: &str, random: [u8; SUFFIX_LENGTH]) -> String {
+    let prefix = prefix.chars().take(DNS1123_LABEL_MAX - SUFFIX_LENGTH);
+    prefix.collect::<String>() + &safe(&random)
+}
+
+/// The bytes as characters that are safe in a name, one for each (source: `apimachinery/pkg/util/rand`).
+pub fn safe(bytes: &[u8]) -> String {
+    let safe = |byte: &u8| char::from(SAFE[usize::from(*byte) % SAFE.len()]);
+    bytes.iter().map(safe).collect()
+}
 
 /// A namespace, container or port name: lower case, digits and `-`, up to 63.
 pub fn dns1123_label(text: &str) -> Vec<String> {
@@ -152,6 +167,16 @@ mod tests {
         for port in ["http", "a1", "a-b"] {
             assert_eq!(port_name(port), Vec::<String>::new(), "{port}");
         }
+    }
+
+    #[test]
+    fn generated_names_are_labels() {
+        assert_eq!(generated("web-", [0, 26, 27, 1, 255]), "web-b9bcq");
+        let long = generated(&"a".repeat(100), [1; 5]);
+        assert_eq!(dns1123_label(&long), Vec::<String>::new());
+        assert_eq!(long.len(), DNS1123_LABEL_MAX);
+        // As Kubernetes' hash of a pod template ends up in the name of its ReplicaSet.
+        assert_eq!(safe(b"3421587906"), "78659dcf4b");
     }
 
     #[test]

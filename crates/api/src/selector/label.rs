@@ -9,7 +9,7 @@ use winnow::{
 };
 
 use super::SelectorError;
-use crate::names;
+use crate::{meta, names};
 
 /// A label selector: `a=b,a!=b,a in (x,y),a notin (x),a,!a,a>1,a<1`, all of which must hold. The empty one holds for everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,32 @@ impl LabelSelector {
         self.0
             .iter()
             .all(|requirement| requirement.holds(labels.get(&requirement.key)))
+    }
+}
+
+impl From<&meta::LabelSelector> for LabelSelector {
+    /// The selector as objects carry it. An operator that Kubernetes does not have, which validation refuses, selects nothing.
+    fn from(selector: &meta::LabelSelector) -> Self {
+        let labels = selector.match_labels.iter().flatten();
+        let equal = labels.map(|(key, value)| Requirement {
+            key: key.clone(),
+            test: Test::In(vec![value.clone()]),
+        });
+        let expressions = selector.match_expressions.iter().flatten();
+        let compared = expressions.map(|expression| {
+            let values = expression.values.clone().unwrap_or_default();
+            Requirement {
+                key: expression.key.clone(),
+                test: match expression.operator.as_str() {
+                    "In" => Test::In(values),
+                    "NotIn" => Test::NotIn(values),
+                    "Exists" => Test::Exists,
+                    "DoesNotExist" => Test::Absent,
+                    _ => Test::In(Vec::new()),
+                },
+            }
+        });
+        Self(equal.chain(compared).collect())
     }
 }
 
@@ -250,6 +276,31 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_selector_of_an_object_is_one_of_text() {
+        let selector = meta::LabelSelector {
+            match_labels: Some(labels(&[("app", "web")])),
+            match_expressions: Some(
+                [
+                    ("tier", "In", &["front"][..]),
+                    ("old", "DoesNotExist", &[]),
+                    ("app", "Exists", &[]),
+                    ("env", "NotIn", &["test"]),
+                ]
+                .map(|(key, operator, values)| meta::LabelSelectorRequirement {
+                    key: key.to_owned(),
+                    operator: operator.to_owned(),
+                    values: Some(values.iter().map(|value| (*value).to_owned()).collect()),
+                })
+                .to_vec(),
+            ),
+        };
+        let text = "app=web,tier in (front),!old,app,env notin (test)";
+        assert_eq!(LabelSelector::from(&selector), text.parse().unwrap());
+        let all = LabelSelector::from(&meta::LabelSelector::default());
+        assert!(all.is_empty());
     }
 
     #[test]
