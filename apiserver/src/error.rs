@@ -77,6 +77,14 @@ pub(crate) fn invalid<K: Object>(name: &str, errors: &ErrorList) -> ApiError {
     }
 }
 
+/// Options of a request that contradict each other, in the words that the reference has for them.
+pub(crate) fn invalid_options(options: &str, errors: &ErrorList) -> ApiError {
+    ApiError {
+        message: format!("{options}.meta.k8s.io \"\" is invalid: {errors}"),
+        ..invalid::<podplane_api::core::Pod>("", errors)
+    }
+}
+
 /// What is not a message of its kind.
 pub(crate) fn undecodable<K: Object>(error: &DecodeError) -> ApiError {
     match error {
@@ -109,12 +117,37 @@ pub(crate) fn not_strict<K: Object>(error: &StrictError) -> ApiError {
     }
 }
 
+/// A kind without a published schema cannot be patched by one.
+pub(crate) fn unpatchable(resource: &str) -> ApiError {
+    bad_request(format!(
+        "{resource} can be patched with application/json-patch+json or application/merge-patch+json only"
+    ))
+}
+
 /// A patch that can be read and cannot be applied.
 pub(crate) fn unprocessable(why: &str) -> ApiError {
     ApiError::new(
         Reason::Invalid,
         format!("the server rejected our request due to an error in our request: {why}"),
     )
+}
+
+/// A patch after which the object has fields that its kind does not have, or of the wrong type.
+pub(crate) fn misfit(patch: &serde_json::Value, refused: &ApiError) -> ApiError {
+    let unknown = refused.message.split_once("strict decoding error: ");
+    let Some((_, unknown)) = unknown else {
+        return refused.clone();
+    };
+    let mut errors = ErrorList::new();
+    errors.invalid(
+        &podplane_api::validation::Path::new("patch"),
+        patch.to_string(),
+        &format!("strict decoding error: {unknown}"),
+    );
+    ApiError {
+        message: format!(" \"\" is invalid: {errors}"),
+        ..invalid::<podplane_api::core::Pod>("", &errors)
+    }
 }
 
 pub(crate) fn unselectable(error: &SelectorError) -> ApiError {

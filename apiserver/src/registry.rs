@@ -6,12 +6,15 @@
 mod create;
 mod delete;
 mod list;
+mod managed;
 mod narrow;
+mod patch;
 mod update;
 mod watch;
 
 pub(crate) use delete::DeleteOptions;
 pub(crate) use list::{Freshness, Listed};
+pub(crate) use patch::Patch;
 use std::sync::Arc;
 pub(crate) use update::Part;
 pub(crate) use watch::{Told, WatchOptions};
@@ -55,6 +58,15 @@ pub(crate) enum Effect {
     Dry,
 }
 
+/// How a write is made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Write {
+    pub(crate) effect: Effect,
+    /// Who is recorded in `metadata.managedFields` as the writer. Nobody is for writes through gRPC, where no client names itself: Kubernetes
+    /// takes an object without records for one that was there before its first apply.
+    pub(crate) manager: Option<String>,
+}
+
 /// What is to become of an object.
 enum Step<K> {
     /// It stays as it is, and this is the answer.
@@ -63,6 +75,16 @@ enum Step<K> {
     Put(K),
     /// It is removed, and this is the answer.
     Remove(K),
+}
+
+impl<K: Object> Step<K> {
+    /// The same, with the manager recorded as the one who wrote what differs from `old`.
+    fn recorded(mut self, old: &K, part: Part, manager: &str) -> Result<Self, ApiError> {
+        if let Self::Put(new) = &mut self {
+            managed::record(Some(old), new, part, manager)?;
+        }
+        Ok(self)
+    }
 }
 
 impl<K: Strategy> Registry<K> {

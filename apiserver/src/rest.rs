@@ -35,7 +35,10 @@ use self::{
     resource::{Documents, Resource, Subresource, Written},
     table::{Include, Tables},
 };
-use crate::{error, registry::Part};
+use crate::{
+    error,
+    registry::{Part, Patch},
+};
 
 /// The Kubernetes version whose API this is.
 const MINOR: &str = "33";
@@ -411,16 +414,22 @@ impl Call<'_> {
         written: Written,
         options: &Options,
     ) -> Result<Answer, Refused> {
-        let Written { document, warnings } = written;
+        let Written {
+            document, warnings, ..
+        } = written;
         let mut answer = self.shown(code, document, options)?;
         answer::warn(&mut answer, &warnings);
         Ok(answer)
     }
 
-    /// The object of the body, which must be the one, or in the namespace, that the path says.
+    /// The object of the body.
     fn object(&self) -> Result<Value, Refused> {
+        self.placed(body::document(&self.headers, &self.body)?)
+    }
+
+    /// A document as an object of the kind, which must be the one, or in the namespace, that the path says.
+    fn placed(&self, mut document: Value) -> Result<Value, Refused> {
         let names = self.target.resource.names();
-        let mut document = body::document(&self.headers, &self.body)?;
         if !document.is_object() {
             return Err(error::bad_request("the body of the request is not an object").into());
         }
@@ -483,7 +492,7 @@ impl Call<'_> {
         let written = self
             .target
             .resource
-            .create(self.object()?, &options.write()?)
+            .create(self.object()?, &options.write(&self.headers)?)
             .await?;
         self.written(StatusCode::CREATED, written, options)
     }
@@ -491,21 +500,32 @@ impl Call<'_> {
     async fn update(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
         let resource = &self.target.resource;
         let written = resource
-            .update(self.object()?, part, &options.write()?)
+            .update(self.object()?, part, &options.write(&self.headers)?)
             .await?;
         self.written(StatusCode::OK, written, options)
     }
 
     async fn patch(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
-        let patch = patch::parse(self.target.resource.names(), &self.headers, &self.body)?;
+        let write = options.write(&self.headers)?;
+        let mut patch = patch::parse(&self.headers, &self.body)?;
+        let applied = matches!(patch, Patch::Apply { .. });
+        let forced = options.force(applied)?;
+        if let Patch::Apply { config, force } = &mut patch {
+            *config = self.placed(std::mem::take(config))?;
+            *force = forced;
+        }
         let key = self.target.key();
-        let write = options.write()?;
         let written = self
             .target
             .resource
-            .patch(&key, part, patch, &write)
+            .patch(&key, part, &patch, &write)
             .await?;
-        self.written(StatusCode::OK, written, options)
+        let code = if written.created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        self.written(code, written, options)
     }
 
     async fn delete(&self, options: &Options) -> Result<Answer, Refused> {
@@ -559,7 +579,7 @@ impl Call<'_> {
 
     async fn act(&self, act: Subresource, options: &Options) -> Result<Answer, Refused> {
         let document = body::document(&self.headers, &self.body)?;
-        let effect = options.write()?.effect;
+        let effect = options.effect()?;
         let Target { resource, .. } = self.target;
         resource
             .act(&self.target.key(), act, &document, effect)

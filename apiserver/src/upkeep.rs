@@ -16,7 +16,7 @@ use tokio::time;
 use crate::{
     cache::{Position, Query},
     engine::Engine,
-    registry::{DeleteOptions, Effect, Registry},
+    registry::{DeleteOptions, Registry, Write},
     storage,
     strategy::{SYSTEM_NAMESPACES, Strategy},
 };
@@ -105,7 +105,7 @@ impl Upkeep {
             }
             let mut namespace = Namespace::default();
             namespace.metadata.name = Some(name.to_owned());
-            match self.namespaces.create(namespace, Effect::Durable).await {
+            match self.namespaces.create(namespace, &Write::default()).await {
                 Err(error) if error.reason != Reason::AlreadyExists => return Err(error),
                 _ => {}
             }

@@ -3,7 +3,7 @@ use podplane_proto::error::ApiError;
 use podplane_store::{Guard, StoreError, Txn};
 use uuid::Uuid;
 
-use super::{Effect, Registry, now, unchanged};
+use super::{Effect, Part, Registry, Write, managed, now, unchanged};
 use crate::{error, storage, strategy::Strategy};
 
 /// How often another name is tried for `generateName`, as in Kubernetes.
@@ -11,7 +11,7 @@ const GENERATED_NAMES: usize = 8;
 
 impl<K: Strategy> Registry<K> {
     /// Stores a new object and returns it as stored.
-    pub(crate) async fn create(&self, object: K, effect: Effect) -> Result<K, ApiError> {
+    pub(crate) async fn create(&self, object: K, write: &Write) -> Result<K, ApiError> {
         let meta = object.metadata();
         if meta
             .resource_version
@@ -24,22 +24,22 @@ impl<K: Strategy> Registry<K> {
         }
         let prefix = meta.generate_name.clone().unwrap_or_default();
         if !object.name().is_empty() || prefix.is_empty() {
-            return self.create_named(object, effect).await;
+            return self.create_named(object, write).await;
         }
         for _ in 1..GENERATED_NAMES {
             let mut named = object.clone();
             named.metadata_mut().name = Some(names::generated(&prefix, rand::random()));
-            match self.create_named(named, effect).await {
+            match self.create_named(named, write).await {
                 Err(error) if error.reason == podplane_proto::error::Reason::AlreadyExists => {}
                 done => return done,
             }
         }
         let mut named = object;
         named.metadata_mut().name = Some(names::generated(&prefix, rand::random()));
-        self.create_named(named, effect).await
+        self.create_named(named, write).await
     }
 
-    async fn create_named(&self, mut object: K, effect: Effect) -> Result<K, ApiError> {
+    async fn create_named(&self, mut object: K, write: &Write) -> Result<K, ApiError> {
         // Judged before anything is filled in, since a missing namespace is the commoner mistake and the clearer answer.
         let mut namespace = self.namespace_guard(&object).await?;
         let meta = object.metadata_mut();
@@ -55,9 +55,12 @@ impl<K: Strategy> Registry<K> {
         if !errors.is_empty() {
             return Err(error::invalid::<K>(object.name(), &errors));
         }
+        if let Some(manager) = &write.manager {
+            managed::record(None, &mut object, Part::Main, manager)?;
+        }
         let key = storage::key::<K>(&object.key())?;
         let value = storage::encode(&object)?;
-        if effect == Effect::Dry {
+        if write.effect == Effect::Dry {
             return match self.engine.get(&key).await.map_err(error::store)? {
                 Some(_) => Err(error::already_exists::<K>(object.name())),
                 None => Ok(object),

@@ -1,13 +1,10 @@
-use std::sync::{Mutex, PoisonError};
-
 use podplane_api::{
     ObjectKey,
     validation::{ErrorList, Path},
 };
 use podplane_proto::error::ApiError;
-use serde_json::Value;
 
-use super::{Effect, Registry, Step};
+use super::{Effect, Registry, Step, Write};
 use crate::{error, strategy::Strategy};
 
 /// Which part of an object a write is of; it leaves the rest as it is.
@@ -19,14 +16,27 @@ pub(crate) enum Part {
     Status,
 }
 
+impl Part {
+    /// The sub-resource that is written, as `metadata.managedFields` names it.
+    pub(super) fn subresource(self) -> &'static str {
+        match self {
+            Self::Main => "",
+            Self::Status => "status",
+        }
+    }
+
+    /// What a write of the part leaves as it is, whatever it says.
+    pub(super) fn untouched(self) -> &'static [&'static [&'static str]] {
+        match self {
+            Self::Main => &[&["status"]],
+            Self::Status => &[&["spec"], &["metadata"]],
+        }
+    }
+}
+
 impl<K: Strategy> Registry<K> {
     /// Replaces a part of an object.
-    pub(crate) async fn update(
-        &self,
-        object: K,
-        part: Part,
-        effect: Effect,
-    ) -> Result<K, ApiError> {
+    pub(crate) async fn update(&self, object: K, part: Part, write: &Write) -> Result<K, ApiError> {
         let unconditional = object.resource_version().is_empty();
         if unconditional && part == Part::Main && !K::UNCONDITIONAL_UPDATE {
             let mut errors = ErrorList::new();
@@ -37,39 +47,13 @@ impl<K: Strategy> Registry<K> {
             );
             return Err(error::invalid::<K>(object.name(), &errors));
         }
-        let change = |old: K| replace(old, object.clone(), part);
-        self.change(&object.key(), effect, change).await
-    }
-
-    /// Changes a part of an object by way of its document. `decode` makes an object of the changed document and says what is
-    /// to be warned of; both functions may be called again when another write comes between.
-    pub(crate) async fn patch(
-        &self,
-        key: &ObjectKey,
-        part: Part,
-        effect: Effect,
-        patch: impl Fn(Value) -> Result<Value, ApiError> + Send + Sync,
-        decode: impl Fn(Value) -> Result<(K, Vec<String>), ApiError> + Send + Sync,
-    ) -> Result<(K, Vec<String>), ApiError> {
-        let warnings = Mutex::new(Vec::new());
-        let change = |old: K| {
-            let document = old.to_json().map_err(|error| error::internal(&error))?;
-            let (new, warned) = decode(patch(document)?)?;
-            *warnings.lock().unwrap_or_else(PoisonError::into_inner) = warned;
-            if new.name() != old.name() || new.namespace() != old.namespace() {
-                return Err(error::bad_request(format!(
-                    "the name and namespace of an object cannot change: {} is patched to {}",
-                    old.key(),
-                    new.key()
-                )));
+        let change = |old: K| match &write.manager {
+            None => replace(old, object.clone(), part),
+            Some(manager) => {
+                replace(old.clone(), object.clone(), part)?.recorded(&old, part, manager)
             }
-            replace(old, new, part)
         };
-        let object = self.change(key, effect, change).await?;
-        let warnings = warnings
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
-        Ok((object, warnings))
+        self.change(&object.key(), write.effect, change).await
     }
 
     /// What the server itself changes in an object: judged as a client's update is.
@@ -89,7 +73,7 @@ impl<K: Strategy> Registry<K> {
 }
 
 /// Puts a part of `new` into the place of that of `old`.
-fn replace<K: Strategy>(old: K, mut new: K, part: Part) -> Result<Step<K>, ApiError> {
+pub(super) fn replace<K: Strategy>(old: K, mut new: K, part: Part) -> Result<Step<K>, ApiError> {
     expect(&old, &new)?;
     match part {
         Part::Main => {
@@ -164,5 +148,8 @@ fn keep_system_fields<K: Strategy>(new: &mut K, old: &K) {
         .deletion_grace_period_seconds
         .or(old.deletion_grace_period_seconds);
     new.generation = old.generation;
+    if new.managed_fields.is_none() {
+        new.managed_fields.clone_from(&old.managed_fields);
+    }
     new.self_link = None;
 }

@@ -128,7 +128,7 @@ pub(super) fn failure(
 
 /// metav1.StatusCause. The reason is told by how Kubernetes' text for it begins (`field.ErrorType.String`).
 fn cause(violation: &FieldViolation) -> Value {
-    const REASONS: [(&str, &str); 9] = [
+    const REASONS: [(&str, &str); 10] = [
         ("Required value", "FieldValueRequired"),
         ("Duplicate value", "FieldValueDuplicate"),
         ("Unsupported value", "FieldValueNotSupported"),
@@ -138,6 +138,7 @@ fn cause(violation: &FieldViolation) -> Value {
         ("Too many", "FieldValueTooMany"),
         ("Invalid value", "FieldValueInvalid"),
         ("Internal error", "InternalError"),
+        ("conflict with", "FieldManagerConflict"),
     ];
     let FieldViolation { field, description } = violation;
     let reason = REASONS

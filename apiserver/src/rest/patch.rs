@@ -4,34 +4,26 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::Value;
 
-use super::{
-    Refused, body,
-    resource::{Names, Patch},
-};
-use crate::error;
+use super::{Refused, body};
+use crate::{error, registry::Patch};
 
-const SUPPORTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+const SUPPORTED: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, application/strategic-merge-patch+json";
 
-/// What a patch does to a document.
-pub(super) fn parse(_names: &Names, headers: &HeaderMap, body: &Bytes) -> Result<Patch, Refused> {
-    let undecodable =
-        |error: serde_json::Error| error::bad_request(format!("the patch cannot be read: {error}"));
-    match body::media_type(headers).as_str() {
-        "application/json-patch+json" => {
-            let patch: json_patch::Patch = serde_json::from_slice(body).map_err(undecodable)?;
-            Ok(Box::new(move |mut document| {
-                json_patch::patch(&mut document, &patch)
-                    .map_err(|error| error::unprocessable(&error.to_string()))?;
-                Ok(document)
-            }))
-        }
-        "application/merge-patch+json" => {
-            let patch: Value = serde_json::from_slice(body).map_err(undecodable)?;
-            Ok(Box::new(move |mut document| {
-                json_patch::merge(&mut document, &patch);
-                Ok(document)
-            }))
-        }
-        other => Err(body::unsupported(other, SUPPORTED).into()),
-    }
+/// The patch of a request.
+pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Patch, Refused> {
+    let json = || -> Result<Value, Refused> {
+        serde_json::from_slice(body).map_err(|error| {
+            error::bad_request(format!("the patch cannot be read: {error}")).into()
+        })
+    };
+    Ok(match body::media_type(headers).as_str() {
+        "application/json-patch+json" => Patch::Json(json()?),
+        "application/merge-patch+json" => Patch::Merge(json()?),
+        "application/strategic-merge-patch+json" => Patch::Strategic(json()?),
+        "application/apply-patch+yaml" => Patch::Apply {
+            config: body::yaml(body)?,
+            force: false,
+        },
+        other => return Err(body::unsupported(other, SUPPORTED).into()),
+    })
 }

@@ -1,8 +1,8 @@
 //! What a request asks for: its path, and the options in its query.
 
 use axum::extract::Query;
-use http::Uri;
-use podplane_api::jiff::SignedDuration;
+use http::{HeaderMap, Uri, header};
+use podplane_api::{jiff::SignedDuration, validation::ErrorList};
 use podplane_proto::{error::ApiError, wire::Preconditions};
 use podplane_store::Revision;
 use serde::Deserialize;
@@ -10,8 +10,11 @@ use serde_json::Value;
 
 use crate::{
     error,
-    registry::{DeleteOptions, Effect, Freshness},
+    registry::{DeleteOptions, Effect, Freshness, Write},
 };
+
+/// As in the reference.
+const MAX_FIELD_MANAGER: usize = 128;
 
 /// The query of a request: metav1's ListOptions, CreateOptions, PatchOptions and DeleteOptions in one. Unknown ones are ignored, as in Kubernetes.
 #[derive(Debug, Default, Deserialize)]
@@ -70,12 +73,8 @@ pub(crate) enum FieldValidation {
 /// How to write.
 #[derive(Debug)]
 pub(crate) struct WriteOptions {
-    pub(super) effect: Effect,
+    pub(super) write: Write,
     pub(super) validation: FieldValidation,
-    /// Who writes, for applied fields.
-    pub(super) field_manager: String,
-    /// Whether fields are taken from other managers.
-    pub(super) force: bool,
 }
 
 impl Options {
@@ -110,7 +109,8 @@ impl Options {
         })
     }
 
-    pub(super) fn write(&self) -> Result<WriteOptions, ApiError> {
+    /// How to write. A client that names no field manager is known by the first word of its user agent.
+    pub(super) fn write(&self, headers: &HeaderMap) -> Result<WriteOptions, ApiError> {
         let validation = match self.field_validation.as_str() {
             "Strict" => FieldValidation::Strict,
             "" | "Warn" => FieldValidation::Warn,
@@ -121,12 +121,46 @@ impl Options {
                 )));
             }
         };
+        let manager = match self.field_manager.as_str() {
+            "" => user_agent(headers),
+            given => given.to_owned(),
+        };
+        if manager.chars().count() > MAX_FIELD_MANAGER {
+            return Err(error::bad_request(format!(
+                "fieldManager: Too long: may not be more than {MAX_FIELD_MANAGER} bytes"
+            )));
+        }
         Ok(WriteOptions {
-            effect: effect(&self.dry_run)?,
+            write: Write {
+                effect: self.effect()?,
+                manager: Some(manager),
+            },
             validation,
-            field_manager: self.field_manager.clone(),
-            force: boolean("force", &self.force)?,
         })
+    }
+
+    pub(super) fn effect(&self) -> Result<Effect, ApiError> {
+        effect(&self.dry_run)
+    }
+
+    /// Whether what is applied takes fields from other managers. Only what is applied does, and says for whom.
+    pub(super) fn force(&self, applied: bool) -> Result<bool, ApiError> {
+        let invalid = |field: &str, why: &str| {
+            let mut errors = ErrorList::new();
+            let path = podplane_api::validation::Path::new(field);
+            match why {
+                "" => errors.required(&path, "is required for apply patch"),
+                why => errors.forbidden(&path, why),
+            }
+            error::invalid_options("PatchOptions", &errors)
+        };
+        match (applied, self.field_manager.as_str(), self.force.as_str()) {
+            (true, "", _) => Err(invalid("fieldManager", "")),
+            (false, _, force) if !force.is_empty() => {
+                Err(invalid("force", "may not be specified for non-apply patch"))
+            }
+            (_, _, force) => boolean("force", force),
+        }
     }
 
     /// How to delete: what the body says, else the query.
@@ -136,7 +170,7 @@ impl Options {
             None => integer("gracePeriodSeconds", &self.grace_period_seconds)?,
             given => given,
         };
-        if effect(&self.dry_run)? == Effect::Dry {
+        if self.effect()? == Effect::Dry {
             options.effect = Effect::Dry;
         }
         propagation(&self.propagation_policy)?;
@@ -198,6 +232,16 @@ impl ListOptions {
             self.resource_version.clone()
         }
     }
+}
+
+/// `kubectl` of `kubectl/v1.33.0 (linux/amd64) kubernetes/…`
+fn user_agent(headers: &HeaderMap) -> String {
+    let agent = headers.get(header::USER_AGENT);
+    let agent = agent
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let first = agent.split('/').next().unwrap_or_default();
+    first.chars().take(MAX_FIELD_MANAGER).collect()
 }
 
 /// metav1.DeleteOptions.

@@ -18,7 +18,7 @@ use super::request::{FieldValidation, ListOptions, Selection, WriteOptions};
 use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
-    registry::{DeleteOptions, Effect, Listed, Part, Registry, Told, WatchOptions},
+    registry::{DeleteOptions, Effect, Listed, Part, Patch, Registry, Told, WatchOptions},
     strategy::Strategy,
 };
 
@@ -65,14 +65,13 @@ impl Subresource {
     }
 }
 
-/// A change to a document.
-pub(crate) type Patch = Box<dyn Fn(Value) -> Result<Value, ApiError> + Send + Sync>;
-
 /// What was written, and what the client is to be warned of.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(super) document: Value,
     pub(super) warnings: Vec<String>,
+    /// Whether a patch made it.
+    pub(super) created: bool,
 }
 
 /// A list of documents.
@@ -119,7 +118,7 @@ pub(crate) trait Resource: Send + Sync {
         &'a self,
         key: &'a ObjectKey,
         part: Part,
-        patch: Patch,
+        patch: &'a Patch,
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<Written, ApiError>>;
 
@@ -287,7 +286,7 @@ impl<K: RestKind> Resource for Registry<K> {
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
             let (object, warnings) = decode::<K>(document, options.validation)?;
-            written(&Self::create(self, object, options.effect).await?, warnings)
+            written(&Self::create(self, object, &options.write).await?, warnings)
         }
         .boxed()
     }
@@ -300,7 +299,7 @@ impl<K: RestKind> Resource for Registry<K> {
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
             let (object, warnings) = decode::<K>(document, options.validation)?;
-            let updated = Self::update(self, object, part, options.effect).await?;
+            let updated = Self::update(self, object, part, &options.write).await?;
             written(&updated, warnings)
         }
         .boxed()
@@ -310,13 +309,24 @@ impl<K: RestKind> Resource for Registry<K> {
         &'a self,
         key: &'a ObjectKey,
         part: Part,
-        patch: Patch,
+        patch: &'a Patch,
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
-            let decode = |document| decode::<K>(document, options.validation);
-            let patched = Self::patch(self, key, part, options.effect, patch, decode).await?;
-            written(&patched.0, patched.1)
+            let decode = |document| {
+                decode::<K>(document, options.validation).map_err(|refused| {
+                    match patch.document() {
+                        Some(patch) if !refused.fields.is_empty() => error::misfit(patch, &refused),
+                        _ => refused,
+                    }
+                })
+            };
+            let (object, warnings, created) =
+                Self::patch(self, key, part, patch, &options.write, decode).await?;
+            Ok(Written {
+                created,
+                ..written(&object, warnings)?
+            })
         }
         .boxed()
     }
@@ -397,6 +407,7 @@ fn written<K: Object>(object: &K, warnings: Vec<String>) -> Result<Written, ApiE
     Ok(Written {
         document: json(object)?,
         warnings,
+        created: false,
     })
 }
 

@@ -23,7 +23,7 @@ use super::{KindService, NarrowMethods, Response, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
-    registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry},
+    registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry, Write},
     strategy::Strategy,
 };
 
@@ -35,19 +35,19 @@ pub(super) fn call<K: Strategy>(
     let registry = service.registry.clone();
     match verb {
         Verb::Create => encoded(request, move |WriteRequest { object }| async move {
-            encode(&registry.create(decode(object)?, Effect::Durable).await?)
+            encode(&registry.create(decode(object)?, &Write::default()).await?)
         }),
         Verb::Update => encoded(request, move |WriteRequest { object }| async move {
             encode(
                 &registry
-                    .update(decode(object)?, Part::Main, Effect::Durable)
+                    .update(decode(object)?, Part::Main, &Write::default())
                     .await?,
             )
         }),
         Verb::UpdateStatus => encoded(request, move |WriteRequest { object }| async move {
             encode(
                 &registry
-                    .update(decode(object)?, Part::Status, Effect::Durable)
+                    .update(decode(object)?, Part::Status, &Write::default())
                     .await?,
             )
         }),

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{
     cache::{Feeder, KindCache},
-    registry::Freshness,
+    registry::{Freshness, Write},
 };
 
 struct Server {
@@ -49,7 +49,7 @@ impl Server {
     async fn event(&self, name: &str, last: &str) {
         let event = json!({"metadata": {"name": name, "namespace": "default"}, "involvedObject": {}, "lastTimestamp": last});
         self.events
-            .create(serde_json::from_value(event).unwrap(), Effect::Durable)
+            .create(serde_json::from_value(event).unwrap(), &Write::default())
             .await
             .unwrap();
     }

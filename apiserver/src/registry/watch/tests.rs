@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     cache::{Feeder, KindCache},
     engine::Engine,
-    registry::Effect,
+    registry::Write,
 };
 
 struct Server {
@@ -38,7 +38,7 @@ impl Server {
     async fn create(&self, name: &str) -> Node {
         let mut node = Node::default();
         node.metadata.name = Some(name.into());
-        self.registry.create(node, Effect::Durable).await.unwrap()
+        self.registry.create(node, &Write::default()).await.unwrap()
     }
 
     async fn watch(

@@ -1,0 +1,54 @@
+//! Who wrote which field: `metadata.managedFields`.
+
+use podplane_api::{
+    Object,
+    patch::{
+        FieldSet,
+        apply::{self, Writer},
+    },
+    schema::Type,
+};
+use podplane_proto::error::ApiError;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::Part;
+use crate::error;
+
+/// Calls `with` for a writer of a part of the objects of a kind.
+pub(super) fn with_writer<K: Object, T>(
+    manager: &str,
+    part: Part,
+    with: impl FnOnce(&Writer<'_>) -> T,
+) -> T {
+    let ignored = FieldSet::of_fields(part.untouched());
+    with(&Writer {
+        manager,
+        api_version: K::API_VERSION,
+        subresource: part.subresource(),
+        now: super::now().0,
+        ignored: &ignored,
+    })
+}
+
+/// Records in `new` that the manager wrote what differs from `live`. Kinds without a published schema have no such record.
+pub(super) fn record<K: Object>(
+    live: Option<&K>,
+    new: &mut K,
+    part: Part,
+    manager: &str,
+) -> Result<(), ApiError> {
+    let Some(ty) = Type::of::<K>() else {
+        return Ok(());
+    };
+    let json = |object: &K| object.to_json().map_err(|error| error::internal(&error));
+    let live = live.map(json).transpose()?;
+    let document = json(new)?;
+    let tracked = with_writer::<K, _>(manager, part, |writer| {
+        apply::track(ty, live.as_ref(), &document, writer)
+    });
+    let entries = tracked.pointer("/metadata/managedFields");
+    let entries = Option::deserialize(entries.unwrap_or(&Value::Null));
+    new.metadata_mut().managed_fields = entries.map_err(|error| error::internal(&error))?;
+    Ok(())
+}
