@@ -12,15 +12,19 @@
 
 pub mod store;
 
+mod backup;
 mod error;
 mod history;
 mod mem_store;
 mod sled_store;
 
+pub use backup::{BACKUP_VERSION, BackupDamage, BackupError, BackupInfo, back_up};
 pub use error::{Limit, StoreError};
 pub use history::HistoryWatch;
 pub use mem_store::MemStore;
-pub use sled_store::{Damage, FORMAT_VERSION, OpenError, SledStore};
+pub use sled_store::{
+    Checked, Damage, FORMAT_VERSION, OpenError, RestoreError, Restored, SledStore,
+};
 pub use store::{
     Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, KeyError, ListQuery, MAX_KEY_BYTES,
     MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot, Status, Store, Txn, Watch, Write,

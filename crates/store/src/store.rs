@@ -509,8 +509,12 @@ impl Event {
 /// The state of a store as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Made when the store was first opened. Revisions of stores with different ids have nothing to do with each other.
+    /// Made when the store was first opened, and anew when it was restored from a backup. Revisions of stores with
+    /// different ids have nothing to do with each other.
     pub id: Uuid,
+    /// The revision that this store began with: [`FIRST_REVISION`], or, if it was restored, one that is higher than any
+    /// that the stores before it gave out. An earlier one is another store's.
+    pub first: Revision,
     /// The revision of the last commit.
     pub current: Revision,
     /// The oldest revision that can be read, and after which a watch can begin.

@@ -53,6 +53,7 @@ struct Version {
 #[derive(Debug)]
 pub(crate) struct History {
     id: Uuid,
+    first: Revision,
     current: Revision,
     oldest: Revision,
     /// Of each key, oldest first, never none. At most one version is as old as `oldest`, and it is not a deletion.
@@ -65,13 +66,14 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn new(id: Uuid) -> Self {
-        Self::compacted_at(id, FIRST_REVISION)
+        Self::compacted_at(id, FIRST_REVISION, FIRST_REVISION)
     }
 
     /// A history that begins at a compaction; what was kept by it is then [applied](Self::apply) first.
-    pub(crate) fn compacted_at(id: Uuid, oldest: Revision) -> Self {
+    pub(crate) fn compacted_at(id: Uuid, first: Revision, oldest: Revision) -> Self {
         Self {
             id,
+            first,
             current: oldest,
             oldest,
             keys: BTreeMap::new(),
@@ -88,6 +90,7 @@ impl History {
     pub(crate) fn status(&self, disk_bytes: Option<u64>) -> Status {
         Status {
             id: self.id,
+            first: self.first,
             current: self.current,
             oldest: self.oldest,
             keys: self.present,

@@ -20,7 +20,8 @@ use uuid::Uuid;
 
 use super::{
     error::{Damage, OpenError},
-    record::{self, CHANGES, FORMAT, FORMAT_VERSION, ID, OLDEST},
+    load::{Loaded, Meta, OnDamage, OnItem, load},
+    record::{self, CHANGES, OLDEST},
 };
 use crate::{
     FIRST_REVISION, StoreError,
@@ -38,6 +39,9 @@ const NEEDED_BYTES: u64 = 4 * SEGMENT_BYTES as u64;
 /// Removals of a compaction that are written at once.
 const REMOVALS: usize = 4096;
 
+/// A change as it is stored: its key, and its value.
+type Record = (Vec<u8>, Vec<u8>);
+
 #[derive(Debug)]
 pub(super) struct Disk {
     dir: PathBuf,
@@ -52,140 +56,130 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens the store in `dir`, or makes one there.
     pub(super) fn open(dir: &Path) -> Result<(Self, History), OpenError> {
-        let failed = |step| {
-            move |source| OpenError::Io {
-                dir: dir.to_owned(),
-                step,
-                source,
-            }
-        };
-        let corrupt = |damage| OpenError::Corrupt {
-            dir: dir.to_owned(),
-            damage,
-        };
-
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(failed("create the directory"))?;
-        let lock = lock(&dir.join("lock")).map_err(|err| match err {
-            TryLockError::WouldBlock => OpenError::Locked {
-                dir: dir.to_owned(),
-            },
-            TryLockError::Error(source) => failed("open the lock file")(source),
-        })?;
-        let reached = read_watermark(dir).map_err(failed("read the watermark"))?;
-        if !is_empty(&dir.join("blobs")).map_err(failed("read blobs/"))? {
-            return Err(corrupt(Damage::Blobs));
+        let failed = |step| failed(dir, step);
+        let (disk, reached) = Self::open_files(dir)?;
+        if disk.db()?.is_empty() && reached.is_none() {
+            let meta = Meta::new(Uuid::new_v4());
+            disk.begin(meta)
+                .map_err(failed("write the first records"))?;
+            return Ok((disk, History::new(meta.id)));
         }
-
-        let data_path = dir.join("db");
-        probe_lock(&data_path).map_err(|err| match err {
-            TryLockError::WouldBlock => OpenError::Locked {
-                dir: dir.to_owned(),
-            },
-            TryLockError::Error(source) => failed("open the data file")(source),
-        })?;
-        let config = sled::Config::new()
-            .path(dir)
-            .segment_size(SEGMENT_BYTES)
-            .cache_capacity(CACHE_BYTES)
-            .flush_every_ms(None);
-        // sled panics on some kinds of damage, and nothing else of the process depends on what it leaves behind then.
-        let db = catch_unwind(AssertUnwindSafe(|| config.open()))
-            .map_err(|panic| corrupt(Damage::Panicked(panic_text(panic.as_ref()))))?
-            .map_err(|err| engine_error(dir, err))?;
-        let data = OpenOptions::new()
-            .write(true)
-            .open(&data_path)
-            .map_err(failed("open the data file"))?;
-        let mut disk = Self {
-            dir: dir.to_owned(),
-            db: Some(db),
-            data,
-            lock,
-        };
-        let loaded = catch_unwind(AssertUnwindSafe(|| disk.load(reached)));
-        let history =
-            loaded.map_err(|panic| corrupt(Damage::Panicked(panic_text(panic.as_ref()))))??;
+        let mut refuse = |damage| Err(corrupt(dir, damage));
+        let loaded = disk.load(reached, &mut refuse, &mut |_| {})?;
+        let Loaded {
+            history,
+            unreachable,
+        } = loaded;
+        // Nothing depends on what a compaction that was cut short left behind, so no wait for the disk.
+        disk.remove(&unreachable)
+            .map_err(|(step, source)| failed(step)(source))?;
         disk.mark(history.current())
             .map_err(failed("write the watermark"))?;
         Ok((disk, history))
     }
 
-    fn load(&mut self, reached: Option<Revision>) -> Result<History, OpenError> {
-        let failed = |step| {
-            let dir = self.dir.clone();
-            move |source| OpenError::Io { dir, step, source }
-        };
-        let corrupt = |damage| OpenError::Corrupt {
-            dir: self.dir.clone(),
-            damage,
-        };
-        let db = self
-            .db
-            .as_ref()
-            .ok_or_else(|| failed("open the database")(ErrorKind::NotConnected.into()))?;
-        if db.is_empty() {
-            if let Some(reached) = reached {
-                return Err(corrupt(Damage::Truncated {
-                    found: FIRST_REVISION,
-                    reached,
-                }));
-            }
-            return self.format().map_err(failed("write the first records"));
+    /// Opens the files in `dir`, or makes them, whatever they hold; and the revision that they are known to have held.
+    pub(super) fn open_files(dir: &Path) -> Result<(Self, Option<Revision>), OpenError> {
+        let failed = |step| failed(dir, step);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(failed("create the directory"))?;
+        let lock = lock(dir)?;
+        let reached = read_watermark(dir).map_err(failed("read the watermark"))?;
+        if !is_empty(&dir.join("blobs")).map_err(failed("read blobs/"))? {
+            return Err(corrupt(dir, Damage::Blobs));
         }
 
-        let meta = |key| db.get(key).map_err(|err| engine_error(&self.dir, err));
-        let format = meta(FORMAT)?
-            .and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
-        match format {
-            Some(FORMAT_VERSION) => {}
-            Some(found) => {
-                return Err(OpenError::Format {
-                    dir: self.dir.clone(),
-                    found,
-                });
-            }
-            None => return Err(corrupt(Damage::NoMeta("format"))),
-        }
-        let id = meta(ID)?
-            .and_then(|bytes| Uuid::from_slice(&bytes).ok())
-            .ok_or(Damage::NoMeta("id"));
-        let oldest = meta(OLDEST)?
-            .and_then(|bytes| Revision::new(u64::from_be_bytes(bytes.as_ref().try_into().ok()?)));
-        let oldest = oldest.ok_or(Damage::NoMeta("oldest"));
-        let mut history = History::compacted_at(id.map_err(corrupt)?, oldest.map_err(corrupt)?);
-
-        let unreachable = load_changes(&self.dir, db, &mut history)?;
-        if let Some(reached) = reached.filter(|reached| *reached > history.current()) {
-            return Err(corrupt(Damage::Truncated {
-                found: history.current(),
-                reached,
-            }));
-        }
-        // What a compaction that was cut short left behind. Nothing depends on it, so no wait for the disk.
-        self.remove(&unreachable)
-            .map_err(|(step, source)| failed(step)(source))?;
-        Ok(history)
+        let data_path = dir.join("db");
+        probe_lock(&data_path).map_err(|err| not_locked(dir, "open the data file", err))?;
+        let config = sled::Config::new()
+            .path(dir)
+            .segment_size(SEGMENT_BYTES)
+            .cache_capacity(CACHE_BYTES)
+            .flush_every_ms(None);
+        let db = guarded(dir, || config.open().map_err(|err| engine_error(dir, err)))?;
+        let data = OpenOptions::new()
+            .write(true)
+            .open(&data_path)
+            .map_err(failed("open the data file"))?;
+        let disk = Self {
+            dir: dir.to_owned(),
+            db: Some(db),
+            data,
+            lock,
+        };
+        Ok((disk, reached))
     }
 
-    /// Makes an empty database a store.
-    fn format(&self) -> io::Result<History> {
-        let id = Uuid::new_v4();
+    pub(super) fn load(
+        &self,
+        reached: Option<Revision>,
+        on_damage: OnDamage<'_>,
+        on_item: OnItem<'_>,
+    ) -> Result<Loaded, OpenError> {
+        let db = self.db()?;
+        if db.is_empty() {
+            return Err(corrupt(
+                &self.dir,
+                Damage::Truncated {
+                    found: FIRST_REVISION,
+                    reached: reached.unwrap_or(FIRST_REVISION),
+                },
+            ));
+        }
+        guarded(&self.dir, || {
+            load(&self.dir, db, reached, on_damage, on_item)
+        })
+    }
+
+    fn db(&self) -> Result<&sled::Db, OpenError> {
+        let closed = || failed(&self.dir, "open the database")(ErrorKind::NotConnected.into());
+        self.db.as_ref().ok_or_else(closed)
+    }
+
+    /// Makes what is there a store. From here on it can be opened.
+    pub(super) fn begin(&self, meta: Meta) -> io::Result<()> {
         let mut batch = Batch::default();
-        batch.insert(FORMAT, FORMAT_VERSION.to_be_bytes().as_slice());
-        batch.insert(ID, id.as_bytes().as_slice());
-        batch.insert(OLDEST, FIRST_REVISION.number().to_be_bytes().as_slice());
+        for (key, value) in meta.records() {
+            batch.insert(key, value);
+        }
         self.write_batch(batch).map_err(|(_, source)| source)?;
         // The names of the files must last as long as what is in them.
         File::open(self.dir.join("conf"))?.sync_all()?;
-        File::open(&self.dir)?.sync_all()?;
-        if let Some(parent) = self.dir.canonicalize()?.parent() {
-            File::open(parent)?.sync_all()?;
+        sync_dir(&self.dir)?;
+        self.dir.canonicalize()?.parent().map_or(Ok(()), sync_dir)
+    }
+
+    /// Every change as it is stored, in order.
+    pub(super) fn records(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<Record, OpenError>>, OpenError> {
+        let records = self.db()?.scan_prefix(CHANGES);
+        Ok(records.map(|entry| {
+            let (key, value) = entry.map_err(|err| engine_error(&self.dir, err))?;
+            Ok((key.to_vec(), value.to_vec()))
+        }))
+    }
+
+    /// Writes changes as they are to be stored. They are not on disk before [`begin`](Self::begin).
+    pub(super) fn copy_in<E: From<OpenError>>(
+        &self,
+        records: impl Iterator<Item = Result<Record, E>>,
+    ) -> Result<(), E> {
+        let failed = |(step, source)| failed(&self.dir, step)(source);
+        let (mut batch, mut bytes) = (Batch::default(), 0);
+        for record in records {
+            let (key, value) = record?;
+            bytes += key.len() + value.len();
+            batch.insert(key, value);
+            if bytes > SEGMENT_BYTES / 2 {
+                self.apply(std::mem::take(&mut batch)).map_err(failed)?;
+                bytes = 0;
+            }
         }
-        Ok(History::new(id))
+        Ok(self.apply(batch).map_err(failed)?)
     }
 
     /// Whether there is room to begin a batch. The error, if any, leaves the store as it was.
@@ -236,17 +230,22 @@ impl Disk {
     }
 
     /// Syncs, closes, and lets others open. `reached` is what opening must find again.
-    pub(super) fn close(mut self, reached: Revision) -> io::Result<()> {
+    pub(super) fn close(self, reached: Revision) -> io::Result<()> {
+        self.mark(reached)?;
+        // Closing the file would do, but for children of other threads that have inherited it and not executed yet.
+        self.release()?.unlock()
+    }
+
+    /// Closes, and keeps others out for as long as the lock is held.
+    pub(super) fn release(mut self) -> io::Result<File> {
         // sled's destructor flushes, and panics if that fails; everything acknowledged is on disk already.
         let db = self.db.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
         self.data.sync_data()?;
-        self.mark(reached)?;
         // sled's threads keep its file, and with it its lock, a moment longer than the database.
         self.data.lock()?;
         self.data.unlock()?;
-        // Closing the file would do, but for children of other threads that have inherited it and not executed yet.
-        self.lock.unlock()
+        Ok(self.lock)
     }
 
     /// Closes after a failed write, without waiting for a database in an unknown state.
@@ -305,76 +304,54 @@ impl Disk {
         writeln!(file, "{reached}")?;
         file.sync_all()?;
         fs::rename(&new, watermark(&self.dir))?;
-        File::open(&self.dir)?.sync_all()
+        sync_dir(&self.dir)
     }
 }
 
-fn load_changes(
-    dir: &Path,
-    db: &sled::Db,
-    history: &mut History,
-) -> Result<Vec<ChangeId>, OpenError> {
-    let corrupt = |damage| OpenError::Corrupt {
+/// sled panics on some kinds of damage, and nothing else of the process depends on what it leaves behind then.
+fn guarded<T>(dir: &Path, work: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(corrupt(dir, Damage::Panicked(panic_text(panic.as_ref())))))
+}
+
+pub(super) fn corrupt(dir: &Path, damage: Damage) -> OpenError {
+    OpenError::Corrupt {
         dir: dir.to_owned(),
         damage,
-    };
-    let bad_record = |key: &[u8]| corrupt(Damage::Record(key.escape_ascii().to_string()));
-    let oldest = history.current();
-    let mut unreachable = Vec::new();
-    let mut pending: Option<(Changes, u32)> = None;
-    let mut finish = |pending: Option<(Changes, u32)>| {
-        let Some((commit, of)) = pending else {
-            return Ok(());
-        };
-        // Compaction leaves parts of commits, and gaps; after it there are none.
-        if commit.revision > oldest {
-            let found = u32::try_from(commit.changes.len()).unwrap_or(u32::MAX);
-            if found != of {
-                return Err(corrupt(Damage::Torn {
-                    revision: commit.revision,
-                    found,
-                    of,
-                }));
-            }
-            if commit.revision != history.current().next() {
-                return Err(corrupt(Damage::Missing {
-                    before: commit.revision,
-                }));
-            }
-        }
-        unreachable.extend(history.apply(commit));
-        Ok(())
-    };
-    for entry in db.scan_prefix(CHANGES) {
-        let (key, value) = entry.map_err(|err| engine_error(dir, err))?;
-        let id = record::decode_id(&key).ok_or_else(|| bad_record(&key))?;
-        let found = record::decode(id, &value).ok_or_else(|| bad_record(&key))?;
-        match &mut pending {
-            Some((commit, _)) if commit.revision == id.revision => {
-                commit.changes.push(found.change)
-            }
-            _ => {
-                let begun = Changes {
-                    revision: id.revision,
-                    changes: vec![found.change],
-                };
-                finish(pending.replace((begun, found.of)))?;
-            }
-        }
     }
-    finish(pending)?;
-    Ok(unreachable)
 }
 
-fn lock(path: &Path) -> Result<File, TryLockError> {
+pub(super) fn failed(dir: &Path, step: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    let dir = dir.to_owned();
+    move |source| OpenError::Io { dir, step, source }
+}
+
+/// Makes the names in a directory last.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// The lock of a store, for as long as the file is open.
+pub(super) fn lock(dir: &Path) -> Result<File, OpenError> {
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
-        .open(path);
-    let file = file.map_err(TryLockError::Error)?;
-    file.try_lock()?;
-    Ok(file)
+        .open(dir.join("lock"))
+        .map_err(failed(dir, "open the lock file"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(err) => Err(not_locked(dir, "lock the lock file", err)),
+    }
+}
+
+fn not_locked(dir: &Path, step: &'static str, err: TryLockError) -> OpenError {
+    match err {
+        TryLockError::WouldBlock => OpenError::Locked {
+            dir: dir.to_owned(),
+        },
+        TryLockError::Error(source) => failed(dir, step)(source),
+    }
 }
 
 /// Whether nobody has sled's own lock, such as a tool that knows nothing of ours.
@@ -414,7 +391,7 @@ fn read_watermark(dir: &Path) -> io::Result<Option<Revision>> {
 }
 
 /// The file system's refusals are not damage; everything else that keeps sled from reading its file is.
-fn engine_error(dir: &Path, err: sled::Error) -> OpenError {
+pub(super) fn engine_error(dir: &Path, err: sled::Error) -> OpenError {
     use ErrorKind::{InvalidData, Other, UnexpectedEof};
     match err {
         sled::Error::Io(source)

@@ -2,7 +2,10 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{FORMAT_VERSION, store::Revision};
+use crate::{
+    BackupDamage, FORMAT_VERSION,
+    store::{Key, Revision},
+};
 
 /// Why a store could not be opened, by what the operator can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +40,14 @@ pub enum OpenError {
         /// What is wrong with it.
         damage: Damage,
     },
+    /// There is none.
+    #[error("there is no store in {dir}; name another directory")]
+    Missing {
+        /// Where.
+        dir: PathBuf,
+    },
     /// The file system said no.
-    #[error("cannot {step} for the store in {dir}")]
+    #[error("cannot {step} for the store in {dir}{}", advice(source))]
     Io {
         /// Where.
         dir: PathBuf,
@@ -48,6 +57,23 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+}
+
+/// Why a backup was not restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// Something is there already.
+    #[error("{dir} is not empty; name another directory, or move what is there away")]
+    NotEmpty {
+        /// Where.
+        dir: PathBuf,
+    },
+    /// The backup cannot be used.
+    #[error("the backup cannot be restored: {0}")]
+    Backup(#[from] BackupDamage),
+    /// The new store cannot be written.
+    #[error(transparent)]
+    Store(#[from] OpenError),
 }
 
 /// What is wrong with a damaged store.
@@ -65,6 +91,14 @@ pub enum Damage {
     /// A record that this program cannot have written.
     #[error("the record {0} is not a valid one")]
     Record(String),
+    /// A record that contradicts an earlier one.
+    #[error("the record of {key} at revision {revision} does not say when it was created")]
+    Created {
+        /// Of which key.
+        key: Key,
+        /// Of which commit.
+        revision: Revision,
+    },
     /// Not all changes of a commit are there.
     #[error("the commit of revision {revision} has {found} of {of} changes")]
     Torn {
@@ -92,4 +126,18 @@ pub enum Damage {
     /// Values outside the file that is synced.
     #[error("blobs/ is not empty, and what is there is not safe from a power cut")]
     Blobs,
+}
+
+/// What to do about it, where that is known.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; its file system is mounted read-only: mount it for writing"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; its disk is full: make space, nothing is lost"
+        }
+        io::ErrorKind::PermissionDenied => "; run as the user whose store it is",
+        _ => "",
+    }
 }

@@ -3,6 +3,8 @@
 mod committer;
 mod disk;
 mod error;
+mod load;
+mod offline;
 mod record;
 
 use std::{
@@ -19,7 +21,8 @@ use self::{
     disk::Disk,
 };
 pub use self::{
-    error::{Damage, OpenError},
+    error::{Damage, OpenError, RestoreError},
+    offline::{Checked, Restored},
     record::FORMAT_VERSION,
 };
 use crate::{

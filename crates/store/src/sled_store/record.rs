@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `M\|format` | u32, [`FORMAT_VERSION`] |
 //! | `M\|id` | the store's id, 16 bytes |
+//! | `M\|first` | u64, the revision that a restored store began with; a new one has no such record |
 //! | `M\|oldest` | u64, the revision of the last compaction |
 //! | `E\|`, revision u64, place u32 | changes in the commit u32, length of the key u16, key, then for a put created u64, value |
 
@@ -17,8 +18,10 @@ use crate::{
 /// The version of this layout. A store of another version is not opened.
 pub const FORMAT_VERSION: u32 = 1;
 
+pub(super) const META: &[u8] = b"M|";
 pub(super) const FORMAT: &[u8] = b"M|format";
 pub(super) const ID: &[u8] = b"M|id";
+pub(super) const FIRST: &[u8] = b"M|first";
 pub(super) const OLDEST: &[u8] = b"M|oldest";
 pub(super) const CHANGES: &[u8] = b"E|";
 
