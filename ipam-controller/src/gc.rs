@@ -83,7 +83,7 @@ impl PodCollector {
         let params = DeleteParams {
             grace_period_seconds: Some(0),
             uid: Some(uid),
-            resource_version: None,
+            ..DeleteParams::default()
         };
         match answered(
             self.client

@@ -7,6 +7,8 @@
 use bytes::Bytes;
 use podplane_api::Object;
 
+use crate::error::{ApiError, Reason};
+
 /// The uniform methods of an object service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
@@ -199,6 +201,49 @@ pub struct DeleteRequest {
     /// What the object must be.
     #[prost(message, optional, tag = "4")]
     pub preconditions: Option<Preconditions>,
+    /// A [`Propagation`]; absent: background.
+    #[prost(string, optional, tag = "5")]
+    pub propagation_policy: Option<String>,
+}
+
+/// What becomes of the objects that a deleted one owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// They are deleted afterwards.
+    Background,
+    /// They are deleted first.
+    Foreground,
+    /// They stay, without an owner.
+    Orphan,
+}
+
+impl Propagation {
+    /// Its name in Kubernetes' DeleteOptions.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Background => "Background",
+            Self::Foreground => "Foreground",
+            Self::Orphan => "Orphan",
+        }
+    }
+
+    /// The one of that name; the empty one is none.
+    ///
+    /// # Errors
+    ///
+    /// `BadRequest` if there is none of that name.
+    pub fn parse(name: &str) -> Result<Option<Self>, ApiError> {
+        let all = [Self::Background, Self::Foreground, Self::Orphan];
+        match all.into_iter().find(|policy| policy.as_str() == name) {
+            None if !name.is_empty() => Err(ApiError::new(
+                Reason::BadRequest,
+                format!(
+                    "propagationPolicy: Unsupported value: {name:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+                ),
+            )),
+            found => Ok(found),
+        }
+    }
 }
 
 /// `podplane.meta.v1.Preconditions`.

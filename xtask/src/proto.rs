@@ -512,6 +512,8 @@ message Delete{kind}Request {{
   optional int64 grace_period_seconds = 3;
   // What the object must be to be deleted; else ABORTED (Conflict).
   podplane.meta.v1.Preconditions preconditions = 4;
+  // What becomes of the objects that it owns: Background (the default), Foreground or Orphan.
+  optional string propagation_policy = 5;
 }}"
     )?;
     for Method { name, fields, .. } in *extra {

@@ -4,7 +4,10 @@ use podplane_api::{
     jiff::{SignedDuration, Timestamp},
     meta::Time,
 };
-use podplane_proto::{error::ApiError, wire::Preconditions};
+use podplane_proto::{
+    error::ApiError,
+    wire::{Preconditions, Propagation},
+};
 use podplane_store::{Guard, Revision};
 
 use super::{Effect, Registry, Step, now, truncated};
@@ -15,6 +18,8 @@ use crate::{error, strategy::Strategy};
 pub(crate) struct DeleteOptions {
     pub(crate) grace_period_seconds: Option<i64>,
     pub(crate) preconditions: Preconditions,
+    /// What becomes of the objects that it owns; none: what its finalizers say, else [`Propagation::Background`].
+    pub(crate) propagation: Option<Propagation>,
     pub(crate) effect: Effect,
 }
 
@@ -85,8 +90,9 @@ fn plan<K: Strategy>(mut object: K, options: &DeleteOptions) -> Result<Step<K>, 
     expect(&object, &options.preconditions)?;
     object.admit_delete()?;
     if object.is_deleting() {
-        return Ok(shorten(object, options.grace_period_seconds));
+        return Ok(shorten(object, options));
     }
+    propagate(&mut object, options.propagation);
     match object.grace_period(options.grace_period_seconds) {
         Some(seconds) if seconds > 0 => {
             mark(&mut object, seconds);
@@ -100,8 +106,34 @@ fn plan<K: Strategy>(mut object: K, options: &DeleteOptions) -> Result<Step<K>, 
     }
 }
 
-/// What is being deleted can only be deleted sooner.
-fn shorten<K: Strategy>(mut object: K, asked: Option<i64>) -> Step<K> {
+/// The finalizers that make the garbage collector deal with what the object owns, before it goes.
+fn propagate<K: Strategy>(object: &mut K, propagation: Option<Propagation>) {
+    const FOREGROUND: &str = "foregroundDeletion";
+    const ORPHAN: &str = "orphan";
+    let wanted = match propagation {
+        None => return,
+        Some(Propagation::Background) => None,
+        Some(Propagation::Foreground) => Some(FOREGROUND),
+        Some(Propagation::Orphan) => Some(ORPHAN),
+    };
+    let meta = object.metadata_mut();
+    let kept = meta.finalizers.take().unwrap_or_default().into_iter();
+    let others = kept.filter(|finalizer| finalizer != FOREGROUND && finalizer != ORPHAN);
+    let finalizers: Vec<_> = others.chain(wanted.map(Into::into)).collect();
+    meta.finalizers = Some(finalizers).filter(|finalizers| !finalizers.is_empty());
+}
+
+/// What is being deleted can only be deleted sooner; what only its finalizers keep, in another way too.
+fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> Step<K> {
+    if object.metadata().deletion_grace_period_seconds == Some(0) {
+        propagate(&mut object, options.propagation);
+        return if object.has_finalizers() {
+            Step::Put(object)
+        } else {
+            Step::Remove(object)
+        };
+    }
+    let asked = options.grace_period_seconds;
     let asked = asked.and_then(|asked| object.grace_period(Some(asked)));
     let meta = object.metadata();
     let (Some(given), Some(seconds)) = (meta.deletion_grace_period_seconds, asked) else {

@@ -3,7 +3,10 @@
 use axum::extract::Query;
 use http::{HeaderMap, Uri, header};
 use podplane_api::{jiff::SignedDuration, validation::ErrorList};
-use podplane_proto::{error::ApiError, wire::Preconditions};
+use podplane_proto::{
+    error::ApiError,
+    wire::{Preconditions, Propagation},
+};
 use podplane_store::Revision;
 use serde::Deserialize;
 use serde_json::Value;
@@ -173,7 +176,10 @@ impl Options {
         if self.effect()? == Effect::Dry {
             options.effect = Effect::Dry;
         }
-        propagation(&self.propagation_policy)?;
+        options.propagation = match options.propagation {
+            None => Propagation::parse(&self.propagation_policy)?,
+            given => given,
+        };
         Ok(options)
     }
 }
@@ -251,6 +257,8 @@ struct DeleteBody {
     grace_period_seconds: Option<i64>,
     preconditions: Option<DeletePreconditions>,
     propagation_policy: Option<String>,
+    /// What there was before there were policies.
+    orphan_dependents: Option<bool>,
     dry_run: Option<Vec<String>>,
 }
 
@@ -266,7 +274,17 @@ pub(super) fn delete_options(body: &Value) -> Result<DeleteOptions, ApiError> {
     let body: Option<DeleteBody> = Option::deserialize(body)
         .map_err(|error| error::bad_request(format!("DeleteOptions cannot be read: {error}")))?;
     let body = body.unwrap_or_default();
-    propagation(body.propagation_policy.as_deref().unwrap_or_default())?;
+    let policy = Propagation::parse(body.propagation_policy.as_deref().unwrap_or_default())?;
+    let propagation = match (body.orphan_dependents, policy) {
+        (None, policy) => policy,
+        (Some(true), None) => Some(Propagation::Orphan),
+        (Some(false), None) => Some(Propagation::Background),
+        (Some(_), Some(_)) => {
+            return Err(error::bad_request(
+                "orphanDependents and propagationPolicy cannot be both set",
+            ));
+        }
+    };
     let DeletePreconditions {
         uid,
         resource_version,
@@ -277,17 +295,9 @@ pub(super) fn delete_options(body: &Value) -> Result<DeleteOptions, ApiError> {
             uid,
             resource_version,
         },
+        propagation,
         effect: effect(&body.dry_run.unwrap_or_default().join(","))?,
     })
-}
-
-fn propagation(policy: &str) -> Result<(), ApiError> {
-    match policy {
-        "" | "Background" | "Foreground" | "Orphan" => Ok(()),
-        other => Err(error::bad_request(format!(
-            "propagationPolicy: Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
-        ))),
-    }
 }
 
 fn effect(dry_run: &str) -> Result<Effect, ApiError> {

@@ -13,7 +13,7 @@ use podplane_proto::{
     transport::{Encoded, Wire, WireCodec},
     wire::{
         AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, ListRequest, ObjectList,
-        Verb, WriteRequest,
+        Propagation, Verb, WriteRequest,
     },
 };
 use tonic::{Request, Status, body::Body, codegen::Service, server::Grpc};
@@ -61,10 +61,12 @@ pub(super) fn call<K: Strategy>(
                 name,
                 grace_period_seconds,
                 preconditions,
+                propagation_policy,
             } = request;
             let options = DeleteOptions {
                 grace_period_seconds,
                 preconditions: preconditions.unwrap_or_default(),
+                propagation: Propagation::parse(propagation_policy.as_deref().unwrap_or_default())?,
                 effect: Effect::Durable,
             };
             encode(

@@ -1,4 +1,4 @@
-use podplane_client::{ListParams, Reason};
+use podplane_client::{ListParams, Propagation, Reason};
 
 use super::*;
 
@@ -53,6 +53,46 @@ async fn a_pod_that_never_ran_or_runs_no_more_goes_at_once() {
             "{name}"
         );
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_becomes_of_dependents_is_said_by_finalizers() {
+    let server = TestServer::start().await;
+    let nodes = server.nodes();
+    let with = |propagation| DeleteParams {
+        propagation,
+        ..DeleteParams::default()
+    };
+    let finalizers = |node: Node| node.metadata.finalizers.unwrap_or_default();
+    nodes.create(&node("n")).await.unwrap();
+    for (propagation, want) in [
+        (Some(Propagation::Foreground), "foregroundDeletion"),
+        (Some(Propagation::Orphan), "orphan"),
+        (None, "orphan"),
+    ] {
+        let deleting = nodes.delete("n", &with(propagation)).await.unwrap();
+        assert!(deleting.is_deleting());
+        assert_eq!(finalizers(deleting), [want], "{propagation:?}");
+    }
+    let background = with(Some(Propagation::Background));
+    nodes.delete("n", &background).await.unwrap();
+    assert_eq!(nodes.get("n").await.unwrap_err().reason, Reason::NotFound);
+
+    // Finalizers of others stay, and the object goes with the last of all.
+    let mut kept = node("kept");
+    kept.metadata.finalizers = Some(vec!["example.com/mine".into()]);
+    nodes.create(&kept).await.unwrap();
+    let foreground = with(Some(Propagation::Foreground));
+    let mut deleting = nodes.delete("kept", &foreground).await.unwrap();
+    deleting.metadata.finalizers = Some(vec!["foregroundDeletion".into()]);
+    let mut deleting = nodes.update(&deleting).await.unwrap();
+    deleting.metadata.finalizers = None;
+    nodes.update(&deleting).await.unwrap();
+    assert_eq!(
+        nodes.get("kept").await.unwrap_err().reason,
+        Reason::NotFound
+    );
     server.stop().await;
 }
 

@@ -13,7 +13,7 @@ use podplane_proto::{
     codec,
     error::{ApiError, Reason},
     transport::{Encoded, Wire, WireCodec},
-    wire::{self, Verb},
+    wire::{self, Propagation, Verb},
 };
 use tonic::{Request, Status, Streaming, client::Grpc, transport::Channel};
 
@@ -113,6 +113,8 @@ pub struct DeleteParams {
     pub uid: Option<String>,
     /// The revision that it must be at.
     pub resource_version: Option<String>,
+    /// What becomes of the objects that it owns; `None`: they are deleted afterwards.
+    pub propagation: Option<Propagation>,
 }
 
 /// A pod's assignment to a node.
@@ -239,6 +241,7 @@ impl<K: Object> Api<K> {
             grace_period_seconds,
             uid,
             resource_version,
+            propagation,
         } = params.clone();
         let preconditions =
             (uid.is_some() || resource_version.is_some()).then_some(wire::Preconditions {
@@ -250,6 +253,7 @@ impl<K: Object> Api<K> {
             name: name.into(),
             grace_period_seconds,
             preconditions,
+            propagation_policy: propagation.map(|policy| policy.as_str().to_owned()),
         };
         decode(
             &self

@@ -17,6 +17,9 @@ pub mod reflector;
 pub use api::{Api, Binding, Client, DeleteParams, ListParams, ObjectList, WatchEvent};
 pub use endpoint::Endpoint;
 pub use events::EventRecorder;
-pub use podplane_proto::error::{ApiError, Reason};
+pub use podplane_proto::{
+    error::{ApiError, Reason},
+    wire::Propagation,
+};
 pub use queue::WorkQueue;
 pub use reflector::{Cache, Change, Changes, reflector};

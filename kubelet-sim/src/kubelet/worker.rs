@@ -261,7 +261,7 @@ impl Worker {
         let params = DeleteParams {
             grace_period_seconds: Some(0),
             uid: Some(pod.uid().into()),
-            resource_version: None,
+            ..DeleteParams::default()
         };
         match pods.delete(pod.name(), &params).await {
             // Gone, or another pod of that name: either way it is not there any more.

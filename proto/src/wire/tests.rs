@@ -89,6 +89,7 @@ impl Full for DeleteRequest {
             name: text(),
             grace_period_seconds: Some(1),
             preconditions: Some(preconditions),
+            propagation_policy: Some(text()),
         }
     }
 }
