@@ -19,6 +19,7 @@ use podplane_store::{
     Damage, FORMAT_VERSION, Guard, Key, ListQuery, MAX_VALUE_BYTES, OpenError, Revision, SledStore,
     Store, StoreError, Txn,
 };
+use rustix::mount::MountFlags;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -208,10 +209,19 @@ fn a_data_file_with_flipped_bytes_never_panics_or_serves_them() {
                 block_on(store.list(ListQuery::default())).unwrap(),
                 expected
             ),
-            Err(refused) => assert!(
-                matches!(refused, OpenError::Corrupt { .. }),
-                "at {part}: {refused}"
-            ),
+            Err(refused) => {
+                assert!(
+                    matches!(refused, OpenError::Corrupt { .. }),
+                    "at {part}: {refused}"
+                );
+                // Who can mend the byte has everything back: refusing changed nothing.
+                flip(&dir.path().join("db"), len * part / 20 + 100);
+                assert_eq!(
+                    block_on(open(dir.path()).unwrap().list(ListQuery::default())).unwrap(),
+                    expected,
+                    "at {part}"
+                );
+            }
         }
     }
 }
@@ -251,7 +261,7 @@ fn a_directory_without_permission_is_named_with_the_cause() {
     let output = child.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let expected = format!(
-        "cannot open the data file for the store in {}: Permission denied",
+        "cannot open the data file for the store in {}; run as the user whose store it is: Permission denied",
         dir.path().display()
     );
     assert!(said.contains(&expected), "{said}");
@@ -485,6 +495,27 @@ fn a_full_disk_refuses_commits_and_takes_them_again_when_there_is_space() {
     assert_eq!(block_on(store.status()).unwrap().keys, 52);
 }
 
+#[test]
+fn a_read_only_disk_is_named_and_nothing_is_lost() {
+    let Some(disk) = SmallDisk::mount() else {
+        return;
+    };
+    let dir = disk.dir.path().join("store");
+    let store = open(&dir).unwrap();
+    block_on(store.commit(Txn::new().put(key("a"), "1"))).unwrap();
+    drop(store);
+    disk.remount(MountFlags::RDONLY);
+    let refused = open(&dir).unwrap_err();
+    let expected = format!(
+        "cannot open the lock file for the store in {}; its file system is mounted read-only: mount it for writing",
+        dir.display()
+    );
+    assert_eq!(refused.to_string(), expected);
+    disk.remount(MountFlags::empty());
+    let store = open(&dir).unwrap();
+    assert_eq!(block_on(store.status()).unwrap().keys, 1);
+}
+
 /// A file system of 96 MiB.
 struct SmallDisk {
     dir: TempDir,
@@ -501,15 +532,13 @@ impl SmallDisk {
         }
         let dir = tempfile::tempdir().unwrap();
         let size = c"size=96m";
-        rustix::mount::mount(
-            "tmpfs",
-            dir.path(),
-            "tmpfs",
-            rustix::mount::MountFlags::empty(),
-            size,
-        )
-        .expect("mounting needs root: run as root, or set PODPLANE_SKIP=root");
+        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), size)
+            .expect("mounting needs root: run as root, or set PODPLANE_SKIP=root");
         Some(Self { dir })
+    }
+
+    fn remount(&self, flags: MountFlags) {
+        rustix::mount::mount_remount(self.dir.path(), flags, c"").unwrap();
     }
 
     fn fill(&self, ballast: &Path) {

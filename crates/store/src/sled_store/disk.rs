@@ -22,6 +22,7 @@ use super::{
     error::{Damage, OpenError},
     load::{Loaded, Meta, OnDamage, OnItem, load},
     record::{self, CHANGES, OLDEST},
+    undo::Undo,
 };
 use crate::{
     FIRST_REVISION, StoreError,
@@ -53,33 +54,18 @@ pub(super) struct Disk {
     lock: File,
 }
 
-impl Disk {
-    /// Opens the store in `dir`, or makes one there.
-    pub(super) fn open(dir: &Path) -> Result<(Self, History), OpenError> {
-        let failed = |step| failed(dir, step);
-        let (disk, reached) = Self::open_files(dir)?;
-        if disk.db()?.is_empty() && reached.is_none() {
-            let meta = Meta::new(Uuid::new_v4());
-            disk.begin(meta)
-                .map_err(failed("write the first records"))?;
-            return Ok((disk, History::new(meta.id)));
-        }
-        let mut refuse = |damage| Err(corrupt(dir, damage));
-        let loaded = disk.load(reached, &mut refuse, &mut |_| {})?;
-        let Loaded {
-            history,
-            unreachable,
-        } = loaded;
-        // Nothing depends on what a compaction that was cut short left behind, so no wait for the disk.
-        disk.remove(&unreachable)
-            .map_err(|(step, source)| failed(step)(source))?;
-        disk.mark(history.current())
-            .map_err(failed("write the watermark"))?;
-        Ok((disk, history))
-    }
+/// A store whose files are open, and whose content is not known yet. It has to be accepted or refused.
+#[derive(Debug)]
+pub(super) struct Opening {
+    disk: Disk,
+    /// A revision that it is known to have held.
+    reached: Option<Revision>,
+    undo: Undo,
+}
 
-    /// Opens the files in `dir`, or makes them, whatever they hold; and the revision that they are known to have held.
-    pub(super) fn open_files(dir: &Path) -> Result<(Self, Option<Revision>), OpenError> {
+impl Opening {
+    /// Opens the files in `dir`, or makes them, whatever they hold.
+    pub(super) fn begin(dir: &Path) -> Result<Self, OpenError> {
         let failed = |step| failed(dir, step);
         DirBuilder::new()
             .recursive(true)
@@ -94,44 +80,112 @@ impl Disk {
 
         let data_path = dir.join("db");
         probe_lock(&data_path).map_err(|err| not_locked(dir, "open the data file", err))?;
+        let undo = Undo::prepare(dir).map_err(failed("copy the files"))?;
         let config = sled::Config::new()
             .path(dir)
             .segment_size(SEGMENT_BYTES)
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(None);
-        let db = guarded(dir, || config.open().map_err(|err| engine_error(dir, err)))?;
+        let db = match guarded(dir, || config.open().map_err(|err| engine_error(dir, err))) {
+            Ok(db) => db,
+            Err(error) => return Err(put_back(undo, error)),
+        };
         let data = OpenOptions::new()
             .write(true)
             .open(&data_path)
             .map_err(failed("open the data file"))?;
-        let disk = Self {
+        let disk = Disk {
             dir: dir.to_owned(),
             db: Some(db),
             data,
             lock,
         };
-        Ok((disk, reached))
+        Ok(Self {
+            disk,
+            reached,
+            undo,
+        })
     }
 
+    pub(super) fn is_new(&self) -> Result<bool, OpenError> {
+        Ok(self.reached.is_none() && self.disk.db()?.is_empty())
+    }
+
+    /// Reads everything.
     pub(super) fn load(
         &self,
-        reached: Option<Revision>,
         on_damage: OnDamage<'_>,
         on_item: OnItem<'_>,
     ) -> Result<Loaded, OpenError> {
-        let db = self.db()?;
+        let (dir, reached) = (&self.disk.dir, self.reached);
+        let db = self.disk.db()?;
         if db.is_empty() {
-            return Err(corrupt(
-                &self.dir,
-                Damage::Truncated {
-                    found: FIRST_REVISION,
-                    reached: reached.unwrap_or(FIRST_REVISION),
-                },
-            ));
+            let (found, reached) = (FIRST_REVISION, reached.unwrap_or(FIRST_REVISION));
+            return Err(corrupt(dir, Damage::Truncated { found, reached }));
         }
-        guarded(&self.dir, || {
-            load(&self.dir, db, reached, on_damage, on_item)
-        })
+        guarded(dir, || load(dir, db, reached, on_damage, on_item))
+    }
+
+    pub(super) fn accept(self) -> Disk {
+        self.disk
+    }
+
+    /// Closes the files and leaves them as they were found. Returns the reason for it.
+    pub(super) fn refuse(self, reason: OpenError) -> OpenError {
+        let Self { disk, undo, .. } = self;
+        match disk.release() {
+            Ok(_lock) => put_back(undo, reason),
+            Err(error) => {
+                tracing::warn!(%error, "closing the database failed");
+                put_back(undo, reason)
+            }
+        }
+    }
+
+    /// Closes the files and leaves them as they were found.
+    pub(super) fn leave(self) -> Result<(), OpenError> {
+        let Self { disk, undo, .. } = self;
+        let dir = disk.dir.clone();
+        let _lock = disk.release().map_err(failed(&dir, "close the database"))?;
+        undo.put_back().map_err(failed(&dir, "put the files back"))
+    }
+}
+
+fn put_back(undo: Undo, reason: OpenError) -> OpenError {
+    if let Err(error) = undo.put_back() {
+        tracing::error!(%error, "the files of the store could not be put back to what they were before it was opened");
+    }
+    reason
+}
+
+impl Disk {
+    /// Opens the store in `dir`, or makes one there.
+    pub(super) fn open(dir: &Path) -> Result<(Self, History), OpenError> {
+        let failed = |step| failed(dir, step);
+        let opening = Opening::begin(dir)?;
+        if opening.is_new()? {
+            let disk = opening.accept();
+            let meta = Meta::new(Uuid::new_v4());
+            disk.begin(meta)
+                .map_err(failed("write the first records"))?;
+            return Ok((disk, History::new(meta.id)));
+        }
+        let mut refuse = |damage| Err(corrupt(dir, damage));
+        let loaded = match opening.load(&mut refuse, &mut |_| {}) {
+            Ok(loaded) => loaded,
+            Err(error) => return Err(opening.refuse(error)),
+        };
+        let disk = opening.accept();
+        let Loaded {
+            history,
+            unreachable,
+        } = loaded;
+        // Nothing depends on what a compaction that was cut short left behind, so no wait for the disk.
+        disk.remove(&unreachable)
+            .map_err(|(step, source)| failed(step)(source))?;
+        disk.mark(history.current())
+            .map_err(failed("write the watermark"))?;
+        Ok((disk, history))
     }
 
     fn db(&self) -> Result<&sled::Db, OpenError> {

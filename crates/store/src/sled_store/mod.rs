@@ -6,6 +6,7 @@ mod error;
 mod load;
 mod offline;
 mod record;
+mod undo;
 
 use std::{
     fs, io,

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{
     SledStore,
-    disk::{Disk, failed, lock, sync_dir},
+    disk::{Disk, Opening, failed, lock, sync_dir},
     disk_bytes,
     error::{Damage, OpenError, RestoreError},
     load::{Loaded, Meta},
@@ -60,17 +60,18 @@ impl SledStore {
     ) -> Result<Checked, OpenError> {
         let dir = dir.as_ref();
         require(dir)?;
-        let (disk, reached) = Disk::open_files(dir)?;
+        let opening = Opening::begin(dir)?;
         let mut damage = Vec::new();
         let mut collect = |found| {
             damage.push(found);
             Ok(())
         };
-        let Loaded { history, .. } = disk.load(reached, &mut collect, &mut on_item)?;
+        let Loaded { history, .. } = match opening.load(&mut collect, &mut on_item) {
+            Ok(loaded) => loaded,
+            Err(error) => return Err(opening.refuse(error)),
+        };
+        opening.leave()?;
         let status = history.status(disk_bytes(dir).ok());
-        disk.release()
-            .and_then(|lock| lock.unlock())
-            .map_err(failed(dir, "close the database"))?;
         Ok(Checked { status, damage })
     }
 
@@ -91,7 +92,7 @@ impl SledStore {
         unreachable.sort_unstable();
 
         let scratch = Scratch::beside(dir)?;
-        let (new, _) = Disk::open_files(&scratch.0)?;
+        let new = Opening::begin(&scratch.0)?.accept();
         let kept = old.records()?.filter(|record| {
             let id = record
                 .as_ref()
@@ -153,7 +154,7 @@ impl SledStore {
         let of = u32::try_from(backup.items).unwrap_or(u32::MAX);
 
         let scratch = Scratch::beside(dir)?;
-        let (disk, _) = Disk::open_files(&scratch.0)?;
+        let disk = Opening::begin(&scratch.0)?.accept();
         let records = (0..).zip(reader).map(|(place, read)| {
             let (key, value) = read?;
             let item = Item {

@@ -1,0 +1,102 @@
+//! What sled does to files while it opens them, undone.
+//!
+//! sled takes any damage for the end of an interrupted write, and zeroes what comes after it. A store that is refused
+//! would so lose what could have been saved; one flipped bit can cost all of it. So the files are copied first, and
+//! put back if the store is refused. The copy is gone, mostly before it reached the disk, once everything was found.
+
+use std::{
+    fs::{self, File},
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+};
+
+use super::disk::sync_dir;
+
+/// sled's files apart from `blobs/`, which is empty.
+fn is_sleds(name: &str) -> bool {
+    name == "db" || name == "conf" || name.starts_with("snap.")
+}
+
+/// A copy of sled's files, removed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Undo {
+    dir: PathBuf,
+    /// `None` where there was no space for it.
+    copy: Option<PathBuf>,
+}
+
+impl Undo {
+    /// Copies the files; what a crash left of an earlier copy goes.
+    pub(super) fn prepare(dir: &Path) -> io::Result<Self> {
+        let copy = dir.join("before-open");
+        remove(&copy)?;
+        fs::create_dir(&copy)?;
+        let mut undo = Self {
+            dir: dir.to_owned(),
+            copy: Some(copy.clone()),
+        };
+        match copy_files(dir, &copy) {
+            Err(error) if error.kind() == ErrorKind::StorageFull => {
+                tracing::warn!(%error, dir = %dir.display(), "no space for a copy of the store while it is opened");
+                remove(&copy)?;
+                undo.copy = None;
+            }
+            copied => copied?,
+        }
+        Ok(undo)
+    }
+
+    /// Puts the files back. sled may still hold those that it opened; they have no names any more.
+    pub(super) fn put_back(self) -> io::Result<()> {
+        let Some(copy) = &self.copy else {
+            return Ok(());
+        };
+        for name in names(copy)? {
+            File::open(copy.join(&name))?.sync_all()?;
+        }
+        for name in names(&self.dir)?.filter(|name| is_sleds(name)) {
+            // One that is in the copy is replaced below, so that at no time there is no data file.
+            if !copy.join(&name).exists() {
+                fs::remove_file(self.dir.join(name))?;
+            }
+        }
+        for name in names(copy)? {
+            fs::rename(copy.join(&name), self.dir.join(&name))?;
+        }
+        sync_dir(&self.dir)
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Some(copy) = &self.copy
+            && let Err(error) = remove(copy)
+        {
+            tracing::warn!(%error, copy = %copy.display(), "cannot remove the copy of the store");
+        }
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    for name in names(from)?.filter(|name| is_sleds(name)) {
+        fs::copy(from.join(&name), to.join(&name))?;
+    }
+    Ok(())
+}
+
+fn names(dir: &Path) -> io::Result<impl Iterator<Item = String>> {
+    let names: io::Result<Vec<_>> = fs::read_dir(dir)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect();
+    // A name that is not UTF-8 is not sled's.
+    Ok(names?
+        .into_iter()
+        .filter_map(|name| name.into_string().ok()))
+}
+
+fn remove(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(err) if err.kind() != ErrorKind::NotFound => Err(err),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
