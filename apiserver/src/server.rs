@@ -3,8 +3,9 @@
 use std::{future::Future, path::PathBuf, sync::Arc};
 
 use podplane_api::{
+    apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Event, Namespace, Node, Pod},
+    core::{Event, Namespace, Node, Pod, Service},
 };
 use podplane_proto::{DESCRIPTORS, error::ApiError};
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
@@ -114,6 +115,10 @@ pub(crate) async fn serve(
     let namespaces = server.add::<Namespace>();
     server.add::<Event>();
     server.add::<Lease>();
+    server.add::<Service>();
+    server.add::<Deployment>();
+    server.add::<ReplicaSet>();
+    server.add::<ControllerRevision>();
     let Server {
         feeder,
         position,

@@ -1,11 +1,15 @@
 //! What is particular to a kind: defaults, what a client may set, when it is finally gone. Adding a kind is an
 //! implementation of [`Strategy`] and a line in [`crate::server`].
 
+mod controller_revision;
+mod deployment;
 mod event;
 mod lease;
 mod namespace;
 mod node;
 mod pod;
+mod replica_set;
+mod service;
 
 use podplane_api::{Object, jiff::Timestamp, selector::Selectable, validation::Validate};
 use podplane_proto::error::ApiError;

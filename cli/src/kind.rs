@@ -14,6 +14,10 @@ pub(crate) enum Kind {
     Event,
     Lease,
     Namespace,
+    Service,
+    Deployment,
+    ReplicaSet,
+    ControllerRevision,
 }
 
 /// Evaluates an expression with a type for the kind: `with_kind!(kind, K => get::<K>(name))`.
@@ -38,6 +42,22 @@ macro_rules! with_kind {
             }
             $crate::kind::Kind::Namespace => {
                 type $K = podplane_api::core::Namespace;
+                $body
+            }
+            $crate::kind::Kind::Service => {
+                type $K = podplane_api::core::Service;
+                $body
+            }
+            $crate::kind::Kind::Deployment => {
+                type $K = podplane_api::apps::Deployment;
+                $body
+            }
+            $crate::kind::Kind::ReplicaSet => {
+                type $K = podplane_api::apps::ReplicaSet;
+                $body
+            }
+            $crate::kind::Kind::ControllerRevision => {
+                type $K = podplane_api::apps::ControllerRevision;
                 $body
             }
         }
@@ -67,12 +87,16 @@ fn schema<K: Object>() -> Schema {
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 9] = [
         Self::Node,
         Self::Pod,
         Self::Event,
         Self::Lease,
         Self::Namespace,
+        Self::Service,
+        Self::Deployment,
+        Self::ReplicaSet,
+        Self::ControllerRevision,
     ];
 
     fn schema(self) -> Schema {
@@ -92,6 +116,19 @@ impl Kind {
         let each = Self::ALL.map(|kind| {
             let schema = kind.schema();
             format!("{} ({})", schema.kind, schema.api_version)
+        });
+        each.join(", ")
+    }
+
+    /// What all kinds are called: `nodes (no), pods (po), …`.
+    fn names() -> String {
+        let each = Self::ALL.map(|kind| match kind.schema() {
+            Schema {
+                plural,
+                short_names: [short, ..],
+                ..
+            } => format!("{plural} ({short})"),
+            Schema { plural, .. } => plural.to_owned(),
         });
         each.join(", ")
     }
@@ -117,7 +154,8 @@ impl fmt::Display for Kind {
 /// A word that names no kind.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "podplane serves no {0:?}; it serves nodes (no), pods (po), events (ev), leases and namespaces (ns)"
+    "podplane serves no {0:?}; it serves {names}",
+    names = Kind::names()
 )]
 pub(crate) struct UnknownKind(String);
 

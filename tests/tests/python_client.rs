@@ -50,11 +50,15 @@ fn own_services(listed: &str) -> Vec<&str> {
 fn services_of(process: &str) -> &'static [&'static str] {
     match process.split('-').next() {
         Some("apiserver") => &[
+            "podplane.apps.v1.ControllerRevisionService",
+            "podplane.apps.v1.DeploymentService",
+            "podplane.apps.v1.ReplicaSetService",
             "podplane.core.v1.EventService",
             "podplane.core.v1.LeaseService",
             "podplane.core.v1.NamespaceService",
             "podplane.core.v1.NodeService",
             "podplane.core.v1.PodService",
+            "podplane.core.v1.ServiceService",
         ],
         Some("ipam") => &["podplane.ipam.v1.IpamService"],
         Some("scheduler") => &["podplane.scheduler.v1.SchedulerService"],

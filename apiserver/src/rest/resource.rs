@@ -3,8 +3,9 @@
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
 use podplane_api::{
     Object, ObjectKey, Scope,
+    apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Event, Namespace, Node, Pod},
+    core::{Event, Namespace, Node, Pod, Service},
     jiff::Timestamp,
     table::{Column, Row},
 };
@@ -173,6 +174,19 @@ impl RestKind for Namespace {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
 }
 
+impl RestKind for Deployment {
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+}
+
+impl RestKind for ReplicaSet {
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+}
+
+impl RestKind for Service {
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+}
+
+impl RestKind for ControllerRevision {}
 impl RestKind for Event {}
 impl RestKind for Lease {}
 

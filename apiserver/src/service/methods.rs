@@ -4,8 +4,9 @@ use bytes::Bytes;
 use futures::{FutureExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object, ObjectKey, Scope,
+    apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Event, Namespace, Node, Pod},
+    core::{self, Event, Namespace, Node, Pod},
 };
 use podplane_proto::{
     codec,
@@ -121,6 +122,10 @@ impl NarrowMethods for Node {
 impl NarrowMethods for Namespace {}
 impl NarrowMethods for Event {}
 impl NarrowMethods for Lease {}
+impl NarrowMethods for core::Service {}
+impl NarrowMethods for Deployment {}
+impl NarrowMethods for ReplicaSet {}
+impl NarrowMethods for ControllerRevision {}
 
 fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Response {
     let handle = move |request: ListRequest| {

@@ -8,6 +8,7 @@ use podplane_api::{
 };
 
 pub(crate) use bind::bind;
+pub(super) use defaults::set_template as set_template_defaults;
 
 use super::Strategy;
 

@@ -24,7 +24,8 @@ pub mod validation;
 pub use k8s_openapi::{
     api::{apps::v1 as apps, coordination::v1 as coordination, core::v1 as core},
     apimachinery::pkg::{
-        api::resource::Quantity, apis::meta::v1 as meta, util::intstr::IntOrString,
+        api::resource::Quantity, apis::meta::v1 as meta, runtime::RawExtension,
+        util::intstr::IntOrString,
     },
     jiff,
 };

@@ -14,6 +14,8 @@ const SUFFIX_LENGTH: usize = 5;
 
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an \
      alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const DNS1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end \
+     with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and \
      end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
      '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -40,6 +42,15 @@ pub fn dns1123_label(text: &str) -> Vec<String> {
     let mut broken = too_long(text, DNS1123_LABEL_MAX);
     if !is_label(text) {
         broken.push(LABEL.to_owned());
+    }
+    broken
+}
+
+/// The name of a service: as [`dns1123_label`], and it begins with a letter.
+pub fn dns1035_label(text: &str) -> Vec<String> {
+    let mut broken = too_long(text, DNS1123_LABEL_MAX);
+    if !is_label(text) || text.starts_with(|first: char| first.is_ascii_digit()) {
+        broken.push(DNS1035.to_owned());
     }
     broken
 }

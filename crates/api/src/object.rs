@@ -5,8 +5,9 @@ use std::fmt;
 use k8s_openapi::{
     Metadata, Resource,
     api::{
+        apps::v1::{ControllerRevision, Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{Event, Namespace, Node, Pod},
+        core::v1::{Event, Namespace, Node, Pod, Service},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -162,11 +163,15 @@ macro_rules! objects {
 }
 
 objects! {
+    ControllerRevision: Namespaced, "controllerrevision", [], [];
+    Deployment: Namespaced, "deployment", ["deploy"], ["all"];
     Event: Namespaced, "event", ["ev"], [];
     Lease: Namespaced, "lease", [], [];
     Namespace: Cluster, "namespace", ["ns"], [];
     Node: Cluster, "node", ["no"], [];
     Pod: Namespaced, "pod", ["po"], ["all"];
+    ReplicaSet: Namespaced, "replicaset", ["rs"], ["all"];
+    Service: Namespaced, "service", ["svc"], ["all"];
 }
 
 /// What names an object within its kind: a namespace, empty for cluster-scoped kinds, and a name.

@@ -3,6 +3,8 @@
 pub mod age;
 pub mod node;
 pub mod pod;
+mod service;
+mod workload;
 
 use jiff::Timestamp;
 

@@ -1,7 +1,8 @@
 use podplane_api::{
     Scope,
+    apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Event, Namespace, Node, Pod},
+    core::{Event, Namespace, Node, Pod, Service},
 };
 use prost::Message;
 use prost_reflect::{DynamicMessage, Kind, MessageDescriptor};
@@ -210,6 +211,10 @@ fn the_structs_are_what_the_descriptors_say() {
     uniform::<Namespace>();
     uniform::<Event>();
     uniform::<Lease>();
+    uniform::<Service>();
+    uniform::<Deployment>();
+    uniform::<ReplicaSet>();
+    uniform::<ControllerRevision>();
     same::<BindPodRequest>(
         &POOL
             .get_message_by_name("podplane.core.v1.BindPodRequest")

@@ -1,6 +1,6 @@
 //! What a pod's spec says when it does not say (source: Kubernetes' `pkg/apis/core/v1/defaults.go`).
 
-use podplane_api::core::{Container, PodSpec, Probe, Toleration};
+use podplane_api::core::{Container, PodSpec, PodTemplateSpec, Probe, Toleration};
 
 /// How long a pod stays on a node that is not ready or unreachable.
 const TOLERATE_SECONDS: i64 = 300;
@@ -14,6 +14,11 @@ fn default_word(field: &mut Option<String>, value: &str) {
     if field.as_deref().is_none_or(str::is_empty) {
         *field = Some(value.to_owned());
     }
+}
+
+/// The defaults of a pod template, on every write.
+pub(in crate::strategy) fn set_template(template: &mut PodTemplateSpec) {
+    set(template.spec.get_or_insert_default());
 }
 
 /// The defaults of every write.

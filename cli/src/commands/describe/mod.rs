@@ -51,7 +51,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             let sheet = match kind {
                 Kind::Node => node::sheet(&client, &name).await,
                 Kind::Pod => pod::sheet(&client, global, &namespace, &name).await,
-                Kind::Event | Kind::Lease | Kind::Namespace => Err(not_described(kind).into()),
+                _ => Err(not_described(kind).into()),
             };
             if let Some(sheet) = outcome.note(sheet)? {
                 output::line(format_args!("{gap}{sheet}"))?;
@@ -93,7 +93,7 @@ async fn names(
             .iter()
             .map(|pod| pod.name().into())
             .collect(),
-        Kind::Event | Kind::Lease | Kind::Namespace => return Err(not_described(kind).into()),
+        _ => return Err(not_described(kind).into()),
     };
     Ok(names.into_iter().map(|name| (kind, name)).collect())
 }

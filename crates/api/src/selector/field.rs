@@ -10,8 +10,9 @@ use winnow::{
 use super::SelectorError;
 use crate::{
     Object,
+    apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Event, Namespace, Node, Pod},
+    core::{Event, Namespace, Node, Pod, Service},
 };
 
 /// A kind whose objects can be selected by some of their fields: those that Kubernetes supports for it.
@@ -228,6 +229,28 @@ impl Selectable for Event {
 
 impl Selectable for Lease {
     const FIELDS: &'static [Field<Self>] = &[];
+}
+
+impl Selectable for Deployment {
+    const FIELDS: &'static [Field<Self>] = &[];
+}
+
+impl Selectable for ReplicaSet {
+    const FIELDS: &'static [Field<Self>] = &[("status.replicas", |set| {
+        let replicas = set.status.as_ref().map_or(0, |status| status.replicas);
+        Cow::Owned(replicas.to_string())
+    })];
+}
+
+impl Selectable for ControllerRevision {
+    const FIELDS: &'static [Field<Self>] = &[];
+}
+
+impl Selectable for Service {
+    const FIELDS: &'static [Field<Self>] = &[
+        ("spec.clusterIP", |service| spec!(service, cluster_ip)),
+        ("spec.type", |service| spec!(service, type_)),
+    ];
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ struct Requirement {
 enum Test {
     Exists,
     Absent,
+    Equal(String),
+    NotEqual(String),
     In(Vec<String>),
     NotIn(Vec<String>),
     Greater(i64),
@@ -46,16 +48,18 @@ impl LabelSelector {
 }
 
 impl From<&meta::LabelSelector> for LabelSelector {
-    /// The selector as objects carry it. An operator that Kubernetes does not have, which validation refuses, selects nothing.
+    /// The selector as objects carry it, in the order of its keys, as Kubernetes writes one. An operator that Kubernetes does not have, which
+    /// validation refuses, selects nothing.
     fn from(selector: &meta::LabelSelector) -> Self {
         let labels = selector.match_labels.iter().flatten();
         let equal = labels.map(|(key, value)| Requirement {
             key: key.clone(),
-            test: Test::In(vec![value.clone()]),
+            test: Test::Equal(value.clone()),
         });
         let expressions = selector.match_expressions.iter().flatten();
         let compared = expressions.map(|expression| {
-            let values = expression.values.clone().unwrap_or_default();
+            let mut values = expression.values.clone().unwrap_or_default();
+            values.sort();
             Requirement {
                 key: expression.key.clone(),
                 test: match expression.operator.as_str() {
@@ -67,7 +71,9 @@ impl From<&meta::LabelSelector> for LabelSelector {
                 },
             }
         });
-        Self(equal.chain(compared).collect())
+        let mut requirements: Vec<_> = equal.chain(compared).collect();
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Self(requirements)
     }
 }
 
@@ -77,6 +83,8 @@ impl Requirement {
         match &self.test {
             Test::Exists => value.is_some(),
             Test::Absent => value.is_none(),
+            Test::Equal(wanted) => value == Some(wanted),
+            Test::NotEqual(unwanted) => value != Some(unwanted),
             Test::In(values) => value.is_some_and(|value| values.contains(value)),
             Test::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
             Test::Greater(than) => number().is_some_and(|value| value > *than),
@@ -88,6 +96,7 @@ impl Requirement {
     fn check(&self) -> Option<(&str, String)> {
         let values = match &self.test {
             Test::In(values) | Test::NotIn(values) => &values[..],
+            Test::Equal(value) | Test::NotEqual(value) => std::slice::from_ref(value),
             Test::Exists | Test::Absent | Test::Greater(_) | Test::Less(_) => &[],
         };
         let broken = |text, rules: Vec<String>| rules.into_iter().next().map(|rule| (text, rule));
@@ -129,6 +138,8 @@ impl fmt::Display for LabelSelector {
             match test {
                 Test::Exists => write!(f, "{comma}{key}")?,
                 Test::Absent => write!(f, "{comma}!{key}")?,
+                Test::Equal(value) => write!(f, "{comma}{key}={value}")?,
+                Test::NotEqual(value) => write!(f, "{comma}{key}!={value}")?,
                 Test::In(values) => write!(f, "{comma}{key} in ({})", values.join(","))?,
                 Test::NotIn(values) => write!(f, "{comma}{key} notin ({})", values.join(","))?,
                 Test::Greater(than) => write!(f, "{comma}{key}>{than}")?,
@@ -159,11 +170,11 @@ fn requirement(input: &mut &str) -> ModalResult<Requirement> {
 }
 
 fn test(input: &mut &str) -> ModalResult<Test> {
-    let one = || cut_err(spaced(value)).map(|value: &str| vec![value.to_owned()]);
+    let one = || cut_err(spaced(value)).map(str::to_owned);
     let operator = alt((
-        preceded(spaced("=="), one()).map(Test::In),
-        preceded(spaced("="), one()).map(Test::In),
-        preceded(spaced("!="), one()).map(Test::NotIn),
+        preceded(spaced("=="), one()).map(Test::Equal),
+        preceded(spaced("="), one()).map(Test::Equal),
+        preceded(spaced("!="), one()).map(Test::NotEqual),
         preceded(spaced(">"), cut_err(integer)).map(Test::Greater),
         preceded(spaced("<"), cut_err(integer)).map(Test::Less),
     ));
@@ -297,8 +308,9 @@ mod tests {
                 .to_vec(),
             ),
         };
-        let text = "app=web,tier in (front),!old,app,env notin (test)";
+        let text = "app=web,app,env notin (test),!old,tier in (front)";
         assert_eq!(LabelSelector::from(&selector), text.parse().unwrap());
+        assert_eq!(LabelSelector::from(&selector).to_string(), text);
         let all = LabelSelector::from(&meta::LabelSelector::default());
         assert!(all.is_empty());
     }

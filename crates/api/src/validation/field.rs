@@ -166,9 +166,14 @@ impl ErrorList {
 
     /// The value is none of `supported`.
     pub fn not_supported(&mut self, path: &Path, value: &str, supported: &[&str]) {
+        self.not_supported_value(path, value.into(), supported);
+    }
+
+    /// The same for a value that is no text.
+    pub fn not_supported_value(&mut self, path: &Path, value: Value, supported: &[&str]) {
         let quoted: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
         let detail = format!("supported values: {}", quoted.join(", "));
-        self.push(path, Rule::NotSupported, Some(value.into()), &detail);
+        self.push(path, Rule::NotSupported, Some(value), &detail);
     }
 
     /// The value is there already.

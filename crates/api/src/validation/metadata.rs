@@ -119,7 +119,7 @@ pub(super) fn labels(
     }
 }
 
-fn annotations(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList) {
+pub(super) fn annotations(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList) {
     let mut bytes = 0;
     for (key, value) in meta.annotations.iter().flatten() {
         // Upper case is allowed in the prefix of annotations, for what was stored before there was a rule.

@@ -1,5 +1,7 @@
 //! What makes an object well-formed, and which of its fields may change, as Kubernetes has it and in its words.
 
+mod controller_revision;
+mod deployment;
 mod event;
 pub mod field;
 mod lease;
@@ -7,8 +9,11 @@ mod metadata;
 mod namespace;
 mod node;
 mod pod;
+mod replica_set;
 mod resources;
+mod service;
 mod taints;
+mod workload;
 
 pub use field::{ErrorList, FieldError, Path, Rule};
 pub use metadata::{ANNOTATIONS_MAX_BYTES, NameRules};

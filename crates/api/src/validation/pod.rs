@@ -33,7 +33,7 @@ impl Validate for Pod {
     }
 }
 
-fn validate_spec(path: &Path, spec: &PodSpec, errors: &mut ErrorList) {
+pub(super) fn validate_spec(path: &Path, spec: &PodSpec, errors: &mut ErrorList) {
     let volumes = volumes(&path.child("volumes"), spec, errors);
     containers::validate(path, spec, &volumes, errors);
     one_of(

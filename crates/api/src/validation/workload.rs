@@ -1,0 +1,158 @@
+//! What ReplicaSets and Deployments have in common: a selector, a template, numbers of replicas (source: `pkg/apis/apps/validation`).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{ErrorList, Path, metadata, pod};
+use crate::{
+    core::PodTemplateSpec,
+    meta::{LabelSelector, LabelSelectorRequirement},
+    names, selector,
+};
+
+/// The number is at least 0.
+pub(super) fn non_negative(path: &Path, number: Option<impl Into<i64>>, errors: &mut ErrorList) {
+    match number.map(Into::into) {
+        Some(number) if number < 0 => {
+            errors.invalid(path, number, "must be greater than or equal to 0");
+        }
+        _ => {}
+    }
+}
+
+/// The selector picks something, and the template's pods are among it. What is absent in a document is an empty selector here.
+pub(super) fn selector_and_template(
+    path: &Path,
+    selector: &LabelSelector,
+    template: &PodTemplateSpec,
+    errors: &mut ErrorList,
+) {
+    let (selector_path, template_path) = (path.child("selector"), path.child("template"));
+    let LabelSelector {
+        match_labels,
+        match_expressions,
+    } = selector;
+    let absent = match_labels.is_none() && match_expressions.is_none();
+    let mut malformed = ErrorList::new();
+    label_selector(&selector_path, selector, &mut malformed);
+    let well_formed = malformed.is_empty();
+    errors.append(malformed);
+    let parsed = selector::LabelSelector::from(selector);
+    if absent {
+        errors.required(&selector_path, "");
+    } else if parsed.is_empty() {
+        let detail = "empty selector is invalid for deployment";
+        errors.invalid(&selector_path, json!(selector), detail);
+    }
+    if !well_formed {
+        return errors.invalid(&selector_path, json!(selector), "invalid label selector");
+    }
+    let labels = template.metadata.as_ref();
+    let labels = labels.and_then(|metadata| metadata.labels.clone());
+    // An absent selector selects nothing, an empty one everything.
+    if absent || !parsed.matches(labels.as_ref().unwrap_or(&BTreeMap::new())) {
+        let detail = "`selector` does not match template `labels`";
+        let path = template_path.child("metadata").child("labels");
+        errors.invalid(&path, json!(labels), detail);
+    }
+    self::template(&template_path, template, errors);
+}
+
+/// The selector is what it was.
+pub(super) fn immutable_selector(
+    path: &Path,
+    new: &LabelSelector,
+    old: &LabelSelector,
+    errors: &mut ErrorList,
+) {
+    if new != old {
+        errors.invalid(&path.child("selector"), json!(new), "field is immutable");
+    }
+}
+
+fn label_selector(path: &Path, selector: &LabelSelector, errors: &mut ErrorList) {
+    metadata::labels(
+        &path.child("matchLabels"),
+        selector.match_labels.as_ref(),
+        errors,
+    );
+    let expressions = selector.match_expressions.iter().flatten();
+    for (index, expression) in expressions.enumerate() {
+        requirement(
+            &path.child("matchExpressions").index(index),
+            expression,
+            errors,
+        );
+    }
+}
+
+fn requirement(path: &Path, requirement: &LabelSelectorRequirement, errors: &mut ErrorList) {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let values_path = path.child("values");
+    match requirement.operator.as_str() {
+        "In" | "NotIn" if values.is_empty() => errors.required(
+            &values_path,
+            "must be specified when `operator` is 'In' or 'NotIn'",
+        ),
+        "Exists" | "DoesNotExist" if !values.is_empty() => errors.forbidden(
+            &values_path,
+            "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+        ),
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        other => errors.invalid(
+            &path.child("operator"),
+            other,
+            "not a valid selector operator",
+        ),
+    }
+    let key = &requirement.key;
+    errors.invalid_each(&path.child("key"), key, names::qualified_name(key));
+    for (index, value) in values.iter().enumerate() {
+        errors.invalid_each(&values_path.index(index), value, names::label_value(value));
+    }
+}
+
+fn template(path: &Path, template: &PodTemplateSpec, errors: &mut ErrorList) {
+    if let Some(metadata) = &template.metadata {
+        metadata::labels(&path.child("labels"), metadata.labels.as_ref(), errors);
+        metadata::annotations(&path.child("annotations"), metadata, errors);
+    }
+    let spec = template.spec.clone().unwrap_or_default();
+    let path = path.child("spec");
+    pod::validate_spec(&path, &spec, errors);
+    if spec.ephemeral_containers.iter().flatten().next().is_some() {
+        errors.forbidden(
+            &path.child("ephemeralContainers"),
+            "ephemeral containers not allowed in pod template",
+        );
+    }
+    match spec.restart_policy.as_deref() {
+        Some("Always") => {}
+        other => {
+            let other = other.unwrap_or_default();
+            errors.not_supported(&path.child("restartPolicy"), other, &["Always"]);
+        }
+    }
+    if spec.active_deadline_seconds.is_some() {
+        errors.forbidden(
+            &path.child("activeDeadlineSeconds"),
+            "activeDeadlineSeconds in ReplicaSet is not Supported",
+        );
+    }
+}
+
+/// The first of two counts is not above the second, whose name is `than`.
+pub(super) fn at_most(
+    path: &Path,
+    count: Option<i32>,
+    than: &str,
+    bound: Option<i32>,
+    errors: &mut ErrorList,
+) {
+    let count = count.unwrap_or_default();
+    if count > bound.unwrap_or_default() {
+        let detail = format!("cannot be greater than {than}");
+        errors.invalid(path, Value::from(count), &detail);
+    }
+}
