@@ -14,6 +14,19 @@ const GENERATED: &[&str] = &[
     "podplane/scheduler/v1/scheduler.proto",
     "runtime/v1/api.proto",
 ];
+/// Kubernetes' own encoding, for `src/kubernetes.rs`. No service of ours knows it.
+const KUBERNETES: &[&str] = &[
+    "k8s.io/api/apps/v1/generated.proto",
+    "k8s.io/api/authentication/v1/generated.proto",
+    "k8s.io/api/authorization/v1/generated.proto",
+    "k8s.io/api/autoscaling/v1/generated.proto",
+    "k8s.io/api/coordination/v1/generated.proto",
+    "k8s.io/api/core/v1/generated.proto",
+    "k8s.io/api/events/v1/generated.proto",
+    "k8s.io/api/policy/v1/generated.proto",
+    "k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto",
+    "k8s.io/apimachinery/pkg/runtime/generated.proto",
+];
 const DESCRIBED: &[&str] = &[
     "podplane/apps/v1/services.proto",
     "podplane/core/v1/services.proto",
@@ -24,6 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let all = protox::compile([DESCRIBED, GENERATED].concat(), ["proto"])?;
     fs::write(out.join("descriptors.bin"), all.encode_to_vec())?;
+    let mut kubernetes = protox::Compiler::new(["proto"])?;
+    kubernetes.include_imports(true).open_files(KUBERNETES)?;
+    // Encoded by protox, which keeps options that are extensions.
+    let kubernetes = kubernetes.encode_file_descriptor_set();
+    fs::write(out.join("kubernetes.bin"), kubernetes)?;
     let generated = protox::compile(GENERATED, ["proto"])?;
     tonic_prost_build::configure().compile_fds(generated)?;
     Ok(())

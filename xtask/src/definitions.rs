@@ -21,12 +21,12 @@ use serde_json::{
 use crate::build;
 
 const PACKAGE: &str = "kubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9";
-const VERSION: &str = "1.33";
+pub(crate) const VERSION: &str = "1.33";
 const SOURCE: &str = "kubernetes_validate/kubernetes-json-schema/v1.33.0-local/_definitions.json";
 const OUTPUT: &str = "crates/api/schema/kubernetes.json";
 
 /// What to keep, with everything that it refers to.
-const ROOTS: &[&str] = &[
+pub(crate) const ROOTS: &[&str] = &[
     "io.k8s.api.apps.v1.ControllerRevision",
     "io.k8s.api.apps.v1.ControllerRevisionList",
     "io.k8s.api.apps.v1.Deployment",

@@ -1,6 +1,6 @@
 //! `cargo xtask`: building, starting and testing podplane with nothing but a Rust toolchain.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -8,6 +8,7 @@ mod bench;
 mod build;
 mod definitions;
 mod fuzz;
+mod kubernetes;
 mod peers;
 mod proto;
 mod run;
@@ -56,6 +57,12 @@ enum Command {
     Proto,
     /// Write the OpenAPI definitions of the kinds that podplane serves anew from the published ones. Needs pip.
     Definitions,
+    /// Write the .proto files of Kubernetes' own protobuf encoding anew, from the descriptors that a stock kubectl carries.
+    Kubernetes {
+        /// A kubectl of the version whose definitions `cargo xtask definitions` writes.
+        #[arg(default_value = "kubectl")]
+        kubectl: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -68,6 +75,7 @@ fn main() -> ExitCode {
         Command::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
         Command::Proto => proto::generate(),
         Command::Definitions => definitions::generate(),
+        Command::Kubernetes { kubectl } => kubernetes::generate(&kubectl),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

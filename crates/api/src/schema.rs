@@ -132,6 +132,14 @@ impl Type {
         })
     }
 
+    /// The name of its definition, `io.k8s.api.core.v1.PodSpec`, if it has one of its own.
+    pub fn definition(self) -> Option<&'static str> {
+        match self.shape {
+            Shape::Named(name) => Some(name),
+            _ => None,
+        }
+    }
+
     /// How its values are made up.
     pub fn kind(self) -> Kind {
         match self.shape {

@@ -1,0 +1,392 @@
+//! Kubernetes' own protobuf encoding, `application/vnd.kubernetes.protobuf`, which clients in Go send and ask for.
+//!
+//! [`decode`] and [`encode`] convert between it and Kubernetes' JSON. The messages are the published ones (`cargo xtask kubernetes`), and where they and JSON part
+//! is told by the definitions of [`podplane_api::schema`]: a field of a message that the definition does not have is a Go struct that is embedded, flat in JSON and
+//! nested in protobuf. [`scalars`] has the few types whose JSON is not made of their fields.
+
+use std::sync::LazyLock;
+
+use bytes::{BufMut as _, Bytes};
+use podplane_api::schema::{Kind, Struct, Type};
+use prost::Message as _;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind as FieldKind,
+    MapKey, MessageDescriptor, ReflectMessage as _, Value,
+};
+use serde_json::{Map, Value as Json};
+
+mod scalars;
+
+/// The media type.
+pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+/// What every encoded object begins with.
+const MAGIC: [u8; 4] = *b"k8s\0";
+
+static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    let descriptors = include_bytes!(concat!(env!("OUT_DIR"), "/kubernetes.bin"));
+    DescriptorPool::decode(descriptors.as_slice())
+        .expect("the build script wrote these descriptors")
+});
+
+/// `gogoproto.nullable`
+static NULLABLE: LazyLock<ExtensionDescriptor> = LazyLock::new(|| {
+    POOL.get_extension_by_name("gogoproto.nullable")
+        .expect("every file imports it")
+});
+
+/// What surrounds an object (`k8s.io.apimachinery.pkg.runtime.Unknown`). A contentEncoding or contentType is for other things than objects.
+#[derive(prost::Message)]
+struct Unknown {
+    #[prost(message, optional, tag = "1")]
+    type_meta: Option<TypeMeta>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    raw: Option<Bytes>,
+}
+
+/// `k8s.io.apimachinery.pkg.runtime.TypeMeta`
+#[derive(prost::Message)]
+struct TypeMeta {
+    #[prost(string, optional, tag = "1")]
+    api_version: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    kind: Option<String>,
+}
+
+/// `k8s.io.apimachinery.pkg.apis.meta.v1.WatchEvent`
+#[derive(prost::Message)]
+struct WatchEvent {
+    #[prost(string, optional, tag = "1")]
+    event_type: Option<String>,
+    #[prost(message, optional, tag = "2")]
+    object: Option<RawExtension>,
+}
+
+/// `k8s.io.apimachinery.pkg.runtime.RawExtension`
+#[derive(prost::Message)]
+struct RawExtension {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    raw: Option<Bytes>,
+}
+
+/// Why bytes are no object.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// They do not begin as every object does.
+    #[error("provided data does not appear to be a protobuf message, expected prefix {MAGIC:?}")]
+    Prefix,
+    /// The kind is none that has a message.
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    NoKind {
+        /// As in the envelope.
+        api_version: String,
+        /// As in the envelope.
+        kind: String,
+    },
+    /// Not a message.
+    #[error("not a protobuf message")]
+    Wire(#[from] prost::DecodeError),
+    /// A value that JSON cannot have there.
+    #[error("{path}: {message}")]
+    Value {
+        /// The field.
+        path: String,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// Why a document has no such encoding.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// The kind is none that has a message.
+    #[error("{kind} of {api_version} has no protobuf encoding")]
+    NoKind {
+        /// As in the document.
+        api_version: String,
+        /// As in the document.
+        kind: String,
+    },
+    /// A value that the message cannot have there.
+    #[error("{path}: {message}")]
+    Value {
+        /// The field.
+        path: String,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// Why a value cannot be converted, found on the way down and given its path on the way up.
+#[derive(Debug)]
+struct Misfit {
+    path: String,
+    message: String,
+}
+
+impl Misfit {
+    fn new(message: impl Into<String>) -> Self {
+        Self {
+            path: String::new(),
+            message: message.into(),
+        }
+    }
+
+    fn under(mut self, name: &str) -> Self {
+        let dot = match self.path.as_str() {
+            "" => "",
+            path if path.starts_with('[') => "",
+            _ => ".",
+        };
+        self.path = format!("{name}{dot}{}", self.path);
+        self
+    }
+}
+
+impl From<Misfit> for DecodeError {
+    fn from(Misfit { path, message }: Misfit) -> Self {
+        Self::Value { path, message }
+    }
+}
+
+impl From<Misfit> for EncodeError {
+    fn from(Misfit { path, message }: Misfit) -> Self {
+        Self::Value { path, message }
+    }
+}
+
+/// Whether a kind has a message.
+pub fn has(api_version: &str, kind: &str) -> bool {
+    shape(api_version, kind).is_some()
+}
+
+/// The JSON of an encoded object.
+///
+/// # Errors
+///
+/// [`DecodeError`] if the bytes are not an object of a kind that has a message.
+pub fn decode(bytes: &[u8]) -> Result<Json, DecodeError> {
+    let envelope = bytes.strip_prefix(&MAGIC).ok_or(DecodeError::Prefix)?;
+    let Unknown { type_meta, raw } = Unknown::decode(envelope)?;
+    let TypeMeta { api_version, kind } = type_meta.unwrap_or_default();
+    let (api_version, kind) = (api_version.unwrap_or_default(), kind.unwrap_or_default());
+    let Some((descriptor, fields)) = shape(&api_version, &kind) else {
+        return Err(DecodeError::NoKind { api_version, kind });
+    };
+    let message = DynamicMessage::decode(descriptor, raw.unwrap_or_default())?;
+    let mut object = Map::new();
+    object.insert("apiVersion".to_owned(), api_version.into());
+    object.insert("kind".to_owned(), kind.into());
+    flatten(&message, fields, &mut object)?;
+    Ok(object.into())
+}
+
+/// The encoding of an object in JSON.
+///
+/// # Errors
+///
+/// [`EncodeError`] if its kind has no message, or it is not what its kind's definition says.
+pub fn encode(document: &Json) -> Result<Vec<u8>, EncodeError> {
+    let text = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let (Some((descriptor, fields)), Some(object)) =
+        (shape(&api_version, &kind), document.as_object())
+    else {
+        return Err(EncodeError::NoKind { api_version, kind });
+    };
+    let message = nest(descriptor, fields, object)?;
+    let envelope = Unknown {
+        type_meta: Some(TypeMeta {
+            api_version: Some(api_version),
+            kind: Some(kind),
+        }),
+        raw: Some(message.encode_to_vec().into()),
+    };
+    let mut bytes = Vec::with_capacity(MAGIC.len() + envelope.encoded_len());
+    bytes.extend(MAGIC);
+    envelope.encode_raw(&mut bytes);
+    Ok(bytes)
+}
+
+/// An event of a watch as a stream has it: a length, and the message.
+///
+/// # Errors
+///
+/// Those of [`encode`].
+pub fn encode_event(event_type: &str, object: &Json) -> Result<Vec<u8>, EncodeError> {
+    let event = WatchEvent {
+        event_type: Some(event_type.to_owned()),
+        object: Some(RawExtension {
+            raw: Some(encode(object)?.into()),
+        }),
+    };
+    let length = u32::try_from(event.encoded_len()).map_err(|_| Misfit::new("too large"))?;
+    let mut bytes = Vec::new();
+    bytes.put_u32(length);
+    event.encode_raw(&mut bytes);
+    Ok(bytes)
+}
+
+/// The message and the fields of a kind.
+fn shape(api_version: &str, kind: &str) -> Option<(MessageDescriptor, &'static Struct)> {
+    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+    let ty = Type::of_kind(group, version, kind)?;
+    let name = ty.definition()?.strip_prefix("io.k8s.")?;
+    let Kind::Struct(fields) = ty.kind() else {
+        return None;
+    };
+    Some((POOL.get_message_by_name(&format!("k8s.io.{name}"))?, fields))
+}
+
+/// Adds the fields of a message to an object.
+fn flatten(
+    message: &DynamicMessage,
+    fields: &'static Struct,
+    object: &mut Map<String, Json>,
+) -> Result<(), Misfit> {
+    for (descriptor, value) in message.fields() {
+        let name = descriptor.name();
+        let Some(field) = fields.field(name) else {
+            if let Value::Message(embedded) = value {
+                flatten(embedded, fields, object)?;
+            }
+            continue;
+        };
+        if says_nothing(&descriptor, value) {
+            continue;
+        }
+        let json = to_json(value, field.ty()).map_err(|misfit| misfit.under(name))?;
+        object.insert(name.to_owned(), json);
+    }
+    Ok(())
+}
+
+/// Whether a value is on the wire only because the Go field is no pointer: it means what an absent field does. Structs are kept, as Go's JSON keeps them.
+fn says_nothing(field: &FieldDescriptor, value: &Value) -> bool {
+    match value {
+        Value::Message(message) => scalars::is_zero(message),
+        // One that is required may be zero: `replicas: 0` of a status means nothing else than its absence does.
+        scalar => field.options().has_extension(&NULLABLE) && scalar.is_default(&field.kind()),
+    }
+}
+
+fn to_json(value: &Value, ty: Type) -> Result<Json, Misfit> {
+    Ok(match (value, ty.kind()) {
+        (Value::String(text), _) => text.as_str().into(),
+        (Value::Bool(yes), _) => (*yes).into(),
+        (Value::I32(number), _) => (*number).into(),
+        (Value::I64(number), _) => (*number).into(),
+        (Value::List(items), Kind::List(list)) => {
+            let each = items.iter().enumerate().map(|(i, item)| {
+                to_json(item, list.items()).map_err(|misfit| misfit.under(&format!("[{i}]")))
+            });
+            each.collect::<Result<_, _>>()?
+        }
+        (Value::Map(entries), Kind::Map(values)) => {
+            let each = entries.iter().map(|(key, value)| {
+                let key = key.as_str().unwrap_or_default();
+                let json = to_json(value, values).map_err(|misfit| misfit.under(key))?;
+                Ok((key.to_owned(), json))
+            });
+            Json::Object(each.collect::<Result<_, _>>()?)
+        }
+        (Value::Message(message), Kind::Struct(fields)) => {
+            let mut object = Map::new();
+            flatten(message, fields, &mut object)?;
+            object.into()
+        }
+        (Value::Message(message), Kind::List(_)) => {
+            let items = message.get_field_by_name(ITEMS);
+            to_json(items.as_deref().ok_or_else(|| unmapped(message))?, ty)?
+        }
+        (Value::Message(message), _) => scalars::to_json(message)?,
+        _ => return Err(Misfit::new("has no place in the definition")),
+    })
+}
+
+/// The one field of a message that stands for a list in a map (`authentication.v1.ExtraValue`).
+const ITEMS: &str = "items";
+
+fn unmapped(message: &DynamicMessage) -> Misfit {
+    Misfit::new(format!(
+        "no JSON is known for {}",
+        message.descriptor().full_name()
+    ))
+}
+
+/// The message that an object's fields make.
+fn nest(
+    descriptor: MessageDescriptor,
+    fields: &'static Struct,
+    object: &Map<String, Json>,
+) -> Result<DynamicMessage, Misfit> {
+    let mut message = DynamicMessage::new(descriptor.clone());
+    for descriptor in descriptor.fields() {
+        let (name, kind) = (descriptor.name(), descriptor.kind());
+        match (fields.field(name), kind.as_message()) {
+            (Some(field), _) => {
+                if let Some(json) = object.get(name).filter(|json| !json.is_null()) {
+                    let value = to_value(json, &descriptor, field.ty());
+                    message.set_field(&descriptor, value.map_err(|misfit| misfit.under(name))?);
+                }
+            }
+            (None, Some(embedded)) => {
+                let nested = nest(embedded.clone(), fields, object)?;
+                message.set_field(&descriptor, Value::Message(nested));
+            }
+            (None, None) => {}
+        }
+    }
+    Ok(message)
+}
+
+fn to_value(json: &Json, field: &FieldDescriptor, ty: Type) -> Result<Value, Misfit> {
+    Ok(match (json, ty.kind(), field.kind()) {
+        (Json::Array(items), Kind::List(list), kind) if field.is_list() => {
+            let each = items.iter().enumerate().map(|(i, item)| {
+                let value = single(item, &kind, list.items());
+                value.map_err(|misfit| misfit.under(&format!("[{i}]")))
+            });
+            Value::List(each.collect::<Result<_, _>>()?)
+        }
+        (Json::Object(entries), Kind::Map(values), FieldKind::Message(entry)) if field.is_map() => {
+            let kind = entry.map_entry_value_field().kind();
+            let each = entries.iter().map(|(key, json)| {
+                let value = single(json, &kind, values).map_err(|misfit| misfit.under(key))?;
+                Ok((MapKey::String(key.clone()), value))
+            });
+            Value::Map(each.collect::<Result<_, _>>()?)
+        }
+        (json, _, kind) => single(json, &kind, ty)?,
+    })
+}
+
+/// A value that is neither a list nor a map on the wire.
+fn single(json: &Json, kind: &FieldKind, ty: Type) -> Result<Value, Misfit> {
+    let wrong = || Misfit::new(format!("{json} is not of the type of the field"));
+    Ok(match (kind, json) {
+        (FieldKind::String, Json::String(text)) => Value::String(text.clone()),
+        (FieldKind::Bool, Json::Bool(yes)) => Value::Bool(*yes),
+        (FieldKind::Int64, Json::Number(number)) => Value::I64(number.as_i64().ok_or_else(wrong)?),
+        (FieldKind::Int32, Json::Number(number)) => {
+            let number = number.as_i64().and_then(|number| number.try_into().ok());
+            Value::I32(number.ok_or_else(wrong)?)
+        }
+        (FieldKind::Message(descriptor), json) => Value::Message(match (ty.kind(), json) {
+            (Kind::Struct(fields), Json::Object(object)) => {
+                nest(descriptor.clone(), fields, object)?
+            }
+            (Kind::List(_), Json::Array(_)) => {
+                let items = descriptor.get_field_by_name(ITEMS).ok_or_else(wrong)?;
+                let mut message = DynamicMessage::new(descriptor.clone());
+                message.set_field(&items, to_value(json, &items, ty)?);
+                message
+            }
+            _ => scalars::to_message(json, descriptor.clone())?,
+        }),
+        _ => return Err(wrong()),
+    })
+}
+
+#[cfg(test)]
+mod tests;

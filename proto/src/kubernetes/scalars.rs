@@ -1,0 +1,120 @@
+//! The types whose JSON is not made of their fields.
+
+use bytes::Bytes;
+use podplane_api::jiff::Timestamp;
+use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage as _, Value};
+use serde_json::Value as Json;
+
+use super::{Misfit, unmapped};
+
+const QUANTITY: &str = "k8s.io.apimachinery.pkg.api.resource.Quantity";
+const TIME: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.Time";
+const MICRO_TIME: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.MicroTime";
+const INT_OR_STRING: &str = "k8s.io.apimachinery.pkg.util.intstr.IntOrString";
+const FIELDS: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1";
+const RAW: &str = "k8s.io.apimachinery.pkg.runtime.RawExtension";
+
+/// `intstr.String`, as the type of an IntOrString.
+const STRING: i64 = 1;
+
+/// Whether a message is the zero of such a type, which JSON has as null: a time that never was, or no document.
+pub(super) fn is_zero(message: &DynamicMessage) -> bool {
+    let zero = matches!(
+        message.descriptor().full_name(),
+        TIME | MICRO_TIME | FIELDS | RAW
+    );
+    zero && message.fields().next().is_none()
+}
+
+pub(super) fn to_json(message: &DynamicMessage) -> Result<Json, Misfit> {
+    let field = |name: &str| {
+        let value = message.get_field_by_name(name);
+        value.ok_or_else(|| unmapped(message))
+    };
+    let integer = |name: &str| {
+        let value = field(name)?;
+        let wide = value.as_i64().or_else(|| value.as_i32().map(i64::from));
+        wide.ok_or_else(|| unmapped(message))
+    };
+    let text = |name: &str| Ok(field(name)?.as_str().unwrap_or_default().to_owned());
+    match message.descriptor().full_name() {
+        QUANTITY => Ok(match text("string")?.as_str() {
+            "" => "0".into(),
+            text => text.into(),
+        }),
+        TIME => Ok(time(integer("seconds")?, 0)?.to_string().into()),
+        MICRO_TIME => {
+            let time = time(integer("seconds")?, integer("nanos")?)?;
+            Ok(format!("{time:.6}").into())
+        }
+        INT_OR_STRING => Ok(match integer("type")? {
+            STRING => text("strVal")?.into(),
+            _ => integer("intVal")?.into(),
+        }),
+        FIELDS => document(field("Raw")?.as_ref()),
+        RAW => document(field("raw")?.as_ref()),
+        _ => Err(unmapped(message)),
+    }
+}
+
+fn time(seconds: i64, nanos: i64) -> Result<Timestamp, Misfit> {
+    let nanos = i32::try_from(nanos).unwrap_or(i32::MAX);
+    Timestamp::new(seconds, nanos).map_err(|error| Misfit::new(error.to_string()))
+}
+
+fn document(raw: &Value) -> Result<Json, Misfit> {
+    let raw = raw.as_bytes().cloned().unwrap_or_default();
+    serde_json::from_slice(&raw).map_err(|error| Misfit::new(format!("not JSON: {error}")))
+}
+
+pub(super) fn to_message(
+    json: &Json,
+    descriptor: MessageDescriptor,
+) -> Result<DynamicMessage, Misfit> {
+    let name = descriptor.full_name().to_owned();
+    let mut message = DynamicMessage::new(descriptor);
+    let wrong = || Misfit::new(format!("{json} is no {name}"));
+    let text = || json.as_str().ok_or_else(wrong);
+    let raw = || Value::Bytes(Bytes::from(json.to_string()));
+    let fields = match name.as_str() {
+        QUANTITY => {
+            let text = match json {
+                Json::Number(number) => number.to_string(),
+                _ => text()?.to_owned(),
+            };
+            vec![("string", Value::String(text))]
+        }
+        TIME | MICRO_TIME => {
+            let time: Timestamp = text()?.parse().map_err(|_| wrong())?;
+            // Of a time, Kubernetes keeps seconds; of the finer one, microseconds.
+            let nanos = match name.as_str() {
+                TIME => 0,
+                _ => time.subsec_microsecond() * 1000,
+            };
+            vec![
+                ("seconds", Value::I64(time.as_second())),
+                ("nanos", Value::I32(nanos)),
+            ]
+        }
+        INT_OR_STRING => match json {
+            Json::String(text) => {
+                vec![
+                    ("type", Value::I64(STRING)),
+                    ("strVal", Value::String(text.clone())),
+                ]
+            }
+            _ => {
+                let number = json.as_i64().and_then(|number| number.try_into().ok());
+                let number: i32 = number.ok_or_else(wrong)?;
+                vec![("type", Value::I64(0)), ("intVal", Value::I32(number))]
+            }
+        },
+        FIELDS => vec![("Raw", raw())],
+        RAW => vec![("raw", raw())],
+        _ => return Err(unmapped(&message)),
+    };
+    for (field, value) in fields {
+        message.set_field_by_name(field, value);
+    }
+    Ok(message)
+}
