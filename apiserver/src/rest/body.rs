@@ -3,6 +3,8 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use podplane_proto::kubernetes;
 use serde_json::Value;
 
 use super::{
@@ -29,18 +31,22 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 
 /// All of a body.
 pub(super) async fn read(body: Body) -> Result<Bytes, Answer> {
-    axum::body::to_bytes(body, MAX_BYTES)
-        .await
-        .map_err(|error| {
-            answer::refuse(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "RequestEntityTooLarge",
-                &format!("Request entity too large: limit is {MAX_BYTES}: {error}"),
-            )
-        })
+    match Limited::new(body, MAX_BYTES).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(answer::refuse(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            &format!("Request entity too large: limit is {MAX_BYTES}"),
+        )),
+        Err(error) => Err(answer::refuse(
+            StatusCode::BAD_REQUEST,
+            "BadRequest",
+            &format!("the body of the request ended early: {error}"),
+        )),
+    }
 }
 
-/// The document of a body in JSON or YAML; null if there is none.
+/// The document of a body; null if there is none.
 pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refused> {
     if body.is_empty() {
         return Ok(Value::Null);
@@ -48,7 +54,15 @@ pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refus
     match media_type(headers).as_str() {
         "" | "application/json" => serde_json::from_slice(body).map_err(|error| unreadable(&error)),
         "application/yaml" => yaml(body),
-        other => Err(unsupported(other, "application/json, application/yaml").into()),
+        kubernetes::MEDIA_TYPE => kubernetes::decode(body).map_err(|error| unreadable(&error)),
+        _ => {
+            let supported = [
+                "application/json",
+                "application/yaml",
+                kubernetes::MEDIA_TYPE,
+            ];
+            Err(unsupported(&supported.join(", ")).into())
+        }
     }
 }
 
@@ -58,12 +72,12 @@ pub(super) fn yaml(body: &Bytes) -> Result<Value, Refused> {
     serde_saphyr::from_str(text).map_err(|error| unreadable(&error))
 }
 
-pub(super) fn unsupported(media: &str, supported: &str) -> Answer {
+pub(super) fn unsupported(supported: &str) -> Answer {
     answer::refuse(
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         "UnsupportedMediaType",
         &format!(
-            "the body of the request was in an unknown format ({media}) - accepted media types include: {supported}"
+            "the body of the request was in an unknown format - accepted media types include: {supported}"
         ),
     )
 }

@@ -24,6 +24,6 @@ pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Patch, Refused>
             config: body::yaml(body)?,
             force: false,
         },
-        other => return Err(body::unsupported(other, SUPPORTED).into()),
+        _ => return Err(body::unsupported(SUPPORTED).into()),
     })
 }
