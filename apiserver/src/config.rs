@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use ipnet::IpNet;
+use podplane_ipam::{ServiceRanges, parse_cidr};
 use podplane_telemetry::server::Listen;
 
 /// How the API server runs.
@@ -36,6 +38,46 @@ pub struct Config {
         value_name = "ENGINE"
     )]
     pub store: StoreKind,
+
+    /// The range of services, or one for each address family: no node may have a block that touches it. Without it, nodes are not measured against services.
+    #[arg(
+        long,
+        env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE",
+        value_name = "CIDR[,CIDR]",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub service_cluster_ip_range: ServiceRanges,
+
+    /// The range of nodes' blocks, or one for each address family: a node whose block is refused is told of a free one in it. Default: near the one refused.
+    #[arg(
+        long,
+        env = "PODPLANE_CLUSTER_CIDR",
+        value_name = "CIDR[,CIDR]",
+        value_delimiter = ',',
+        value_parser = parse_cidr
+    )]
+    pub cluster_cidr: Vec<IpNet>,
+
+    /// Do as another system does where podplane would refuse.
+    #[arg(
+        long,
+        env = "PODPLANE_COMPAT",
+        value_enum,
+        default_value_t,
+        value_name = "SYSTEM"
+    )]
+    pub compat: Compat,
+}
+
+/// A system whose laxity is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Compat {
+    /// No other system's.
+    #[default]
+    None,
+    /// Kubernetes': nodes may have overlapping blocks, and blocks of the service range.
+    Upstream,
 }
 
 /// An engine of the store.

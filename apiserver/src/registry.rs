@@ -21,9 +21,10 @@ pub(crate) use watch::{Told, WatchOptions};
 
 use podplane_api::{Object, ObjectKey, Scope, jiff::Timestamp, meta::Time};
 use podplane_proto::error::ApiError;
-use podplane_store::{Guard, Key, Revision, Txn};
+use podplane_store::{Guard, Key, Revision, StoreError, Txn};
 
 use crate::{
+    admission::{Admission, Beside, Change},
     cache::{Entry, KindCache, Position, Query},
     engine::Engine,
     error, storage,
@@ -36,6 +37,7 @@ pub(crate) struct Registry<K> {
     engine: Engine,
     cache: Arc<KindCache<K>>,
     position: Position,
+    admission: Option<Arc<dyn Admission<K>>>,
 }
 
 impl<K> Clone for Registry<K> {
@@ -44,6 +46,7 @@ impl<K> Clone for Registry<K> {
             engine: self.engine.clone(),
             cache: Arc::clone(&self.cache),
             position: self.position.clone(),
+            admission: self.admission.clone(),
         }
     }
 }
@@ -93,6 +96,32 @@ impl<K: Strategy> Registry<K> {
             engine,
             cache,
             position,
+            admission: None,
+        }
+    }
+
+    /// The same with an admission for each write.
+    pub(crate) fn admitting(self, admission: Option<Arc<dyn Admission<K>>>) -> Self {
+        Self { admission, ..self }
+    }
+
+    /// What is committed together with a change that is valid, or why it may not be.
+    async fn beside(&self, change: Change<'_, K>, effect: Effect) -> Result<Beside, ApiError> {
+        let Some(admission) = &self.admission else {
+            return Ok(Beside::default());
+        };
+        let beside = admission.beside(change).await?;
+        if effect == Effect::Dry {
+            admission.judge(change).await?;
+        }
+        Ok(beside)
+    }
+
+    /// Why a guard of the admission did not hold; nothing, if it may hold now.
+    async fn judge(&self, change: Change<'_, K>) -> Result<(), ApiError> {
+        match &self.admission {
+            Some(admission) => admission.judge(change).await,
+            None => Ok(()),
         }
     }
 
@@ -136,13 +165,24 @@ impl<K: Strategy> Registry<K> {
             let item = found.ok_or_else(|| error::not_found::<K>(&key.name))?;
             let old: K = storage::decode(&item).map_err(|error| error::internal(&error))?;
             let revision = item.modified;
+            let before = self.admission.is_some().then(|| old.clone());
+            let decided = decide(old)?;
+            let change = Change {
+                old: before.as_ref(),
+                new: match &decided {
+                    Step::Keep(object) | Step::Put(object) => Some(object),
+                    Step::Remove(_) => None,
+                },
+            };
+            let beside = self.beside(change, effect).await?;
             let txn = Txn {
                 guards: std::iter::once(unchanged(&store_key, revision))
                     .chain(guards.clone())
+                    .chain(beside.guards)
                     .collect(),
-                ..Txn::new()
+                writes: beside.writes,
             };
-            let (txn, mut object) = match decide(old)? {
+            let (txn, mut object) = match decided {
                 Step::Keep(object) => return Ok(object),
                 Step::Put(mut object) => {
                     let value = storage::encode(&object)?;
@@ -165,7 +205,11 @@ impl<K: Strategy> Registry<K> {
                     return Ok(object);
                 }
                 // Only the object itself changed: decide again on what it is now.
-                Err(podplane_store::StoreError::Conflict { guard: 0, .. }) => {}
+                Err(StoreError::Conflict { guard: 0, .. }) => {}
+                Err(StoreError::Conflict { guard, .. }) if guard > guards.len() => {
+                    let (old, new) = (before.as_ref(), Some(&object));
+                    self.judge(Change { old, new }).await?;
+                }
                 Err(error) => return Err(error::store(error)),
             }
         }

@@ -2,6 +2,7 @@
 
 use std::{future::Future, path::PathBuf, sync::Arc};
 
+use ipnet::IpNet;
 use podplane_api::{
     apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
@@ -18,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 
 use crate::{
-    Config, StoreKind,
+    Compat, Config, StoreKind,
+    admission::{Admission, NodeBlocks, Policy},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     registry::Registry,
@@ -73,7 +75,16 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
         address_file,
         data_dir,
         store,
+        service_cluster_ip_range,
+        cluster_cidr,
+        compat,
     } = config;
+    let policy = Policy {
+        service_ranges: service_cluster_ip_range,
+        cluster_cidrs: cluster_cidr.iter().map(IpNet::trunc).collect(),
+        lenient: compat == Compat::Upstream,
+    };
+    policy.announce();
     // Bound first, so that a port in use is found before a large store is read.
     let listener = Listener::bind(&listen).await?;
     // Where clients look for the server of a data directory.
@@ -85,7 +96,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
     let ready =
         move |listener: &Listener| address_file.map_or(Ok(()), |file| listener.publish(&file));
     match store {
-        StoreKind::Memory => serve(MemStore::new(), listener, ready, shutdown).await,
+        StoreKind::Memory => serve(MemStore::new(), policy, listener, ready, shutdown).await,
         StoreKind::Sled => {
             let dir = data_dir.ok_or(RunError::NoDataDir)?.join("store");
             let open = {
@@ -96,7 +107,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
                 .await
                 .map_err(RunError::OpenPanicked)?
                 .map_err(|source| RunError::Open { dir, source })?;
-            serve(store, listener, ready, shutdown).await
+            serve(store, policy, listener, ready, shutdown).await
         }
     }
 }
@@ -104,14 +115,16 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
 /// Serves a store on a socket. `ready` is called when requests will be answered.
 pub(crate) async fn serve(
     store: impl Store,
+    policy: Policy,
     listener: Listener,
     ready: impl FnOnce(&Listener) -> Result<(), ServeError> + Send,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
     let engine = Engine::new(store).await?;
+    let blocks = Arc::new(NodeBlocks::open(engine.clone(), policy).await?);
     let mut server = Server::new(engine.clone(), shutdown.clone());
     server.add::<Pod>();
-    server.add::<Node>();
+    server.add_admitting::<Node>(Some(blocks));
     let namespaces = server.add::<Namespace>();
     server.add::<Event>();
     server.add::<Lease>();
@@ -204,9 +217,17 @@ impl Server {
 
     /// Adds a kind: its cache, its registry, its service, and what upkeep does for it.
     fn add<K: NarrowMethods + RestKind>(&mut self) -> Registry<K> {
+        self.add_admitting(None)
+    }
+
+    fn add_admitting<K: NarrowMethods + RestKind>(
+        &mut self,
+        admission: Option<Arc<dyn Admission<K>>>,
+    ) -> Registry<K> {
         let cache = Arc::new(KindCache::<K>::new());
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
+        let registry = registry.admitting(admission);
         self.routes
             .add_service(KindService::new(registry.clone(), self.stop.clone()));
         self.names.push(K::SERVICE);

@@ -1,5 +1,6 @@
 //! The whole server in this process, through the client that everyone uses.
 
+mod admission;
 mod durability;
 mod lifecycle;
 mod pods_and_nodes;
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
-use crate::server;
+use crate::{admission::Policy, server};
 
 /// How long anything here may take before the test has failed.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -40,6 +41,10 @@ impl TestServer {
     }
 
     async fn with(store: impl Store) -> Self {
+        Self::under(Policy::default(), store).await
+    }
+
+    async fn under(policy: Policy, store: impl Store) -> Self {
         let listen: Listen = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(&listen).await.unwrap();
         let endpoint: Endpoint = listener.address().to_string().parse().unwrap();
@@ -48,6 +53,7 @@ impl TestServer {
         let mut running = JoinSet::new();
         running.spawn(server::serve(
             store,
+            policy,
             listener,
             |_| {
                 serving.send(()).unwrap();

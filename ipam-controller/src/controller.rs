@@ -16,6 +16,7 @@ use podplane_client::{
     Api, ApiError, Cache, Change, EventRecorder, Reason, WorkQueue, events::EventType,
 };
 use podplane_ipam::{NodeBlocks, RangeConfig};
+use podplane_proto::error::FieldViolation;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -186,6 +187,12 @@ impl RangeController {
             Err(error) if error.is_not_found() => {
                 tracing::debug!(node, uid, "node gone before it had a block")
             }
+            Err(error) if refuses_blocks(&error) => {
+                tracing::warn!(node, uid, pod_cidrs = cidrs.join(","), %error, "node block refused; trying another");
+                self.known
+                    .decide(|allocator| allocator.refused(&assignment));
+                retries.add_rate_limited(node.clone());
+            }
             Err(error) => {
                 // A node changes often in its first moments, so a conflict is nothing unusual.
                 if error.is_conflict() {
@@ -243,6 +250,12 @@ impl RangeController {
         self.events
             .record(&about, EventType::Warning, reason, "", message);
     }
+}
+
+/// Whether it is the blocks that the server does not take, and not something else of the node.
+fn refuses_blocks(error: &ApiError) -> bool {
+    let of_blocks = |violation: &FieldViolation| violation.field.starts_with("spec.podCIDRs");
+    error.reason == Reason::Invalid && error.fields.iter().any(of_blocks)
 }
 
 /// The call's answer, or that there was none in time.

@@ -257,6 +257,19 @@ impl Allocator {
         }
     }
 
+    /// The server refuses the blocks that were planned for the node of this UID: something is there that is not known here, or not yet. They are
+    /// given up, and the next plan gives others. A call that was never answered cannot bring them back beside those: the node takes
+    /// blocks once, and the server compares them with what is there then.
+    pub fn refused(&mut self, assignment: &Assignment) {
+        if let Some(known) = self.nodes.get_mut(&assignment.node)
+            && known.uid == assignment.uid
+            && known.state == State::Reserved(assignment.pod_cidrs.clone())
+        {
+            self.blocks.release(&known.uid);
+            known.state = State::Bare;
+        }
+    }
+
     fn forget_unless(&mut self, name: &str, view: Option<&NodeView>, plan: &mut Plan) {
         let same = |known: &Known| view.is_some_and(|view| view.uid == known.uid);
         if self.nodes.get(name).is_none_or(same) {

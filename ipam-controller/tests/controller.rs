@@ -147,7 +147,12 @@ async fn nodes_get_blocks_until_none_is_left_and_again_when_one_is_freed() {
 async fn lost_calls_give_no_block_twice() {
     let world = World::default();
     let mut running = Running::start(&world).await;
-    for fault in [Fault::AnswerLost, Fault::RequestLost, Fault::Conflict] {
+    for fault in [
+        Fault::AnswerLost,
+        Fault::RequestLost,
+        Fault::Conflict,
+        Fault::Refused,
+    ] {
         world.change(|state| state.faults = vec![fault; 3]);
         for (node, uid) in [("a", "u1"), ("b", "u2"), ("c", "u3")] {
             world.add_node(node, &format!("{uid}{fault:?}"), &[]);

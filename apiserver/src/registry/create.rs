@@ -4,7 +4,11 @@ use podplane_store::{Guard, StoreError, Txn};
 use uuid::Uuid;
 
 use super::{Effect, Part, Registry, Write, managed, now, unchanged};
-use crate::{error, storage, strategy::Strategy};
+use crate::{
+    admission::{Beside, Change},
+    error, storage,
+    strategy::Strategy,
+};
 
 /// How often another name is tried for `generateName`, as in Kubernetes.
 const GENERATED_NAMES: usize = 8;
@@ -60,6 +64,8 @@ impl<K: Strategy> Registry<K> {
         }
         let key = storage::key::<K>(&object.key())?;
         let value = storage::encode(&object)?;
+        let change = |new| Change { old: None, new };
+        let mut beside = self.beside(change(Some(&object)), write.effect).await?;
         if write.effect == Effect::Dry {
             return match self.engine.get(&key).await.map_err(error::store)? {
                 Some(_) => Err(error::already_exists::<K>(object.name())),
@@ -67,14 +73,12 @@ impl<K: Strategy> Registry<K> {
             };
         }
         loop {
+            let Beside { guards, writes } = beside;
             let guards = std::iter::once(Guard::Absent(key.clone()))
                 .chain(namespace)
+                .chain(guards)
                 .collect();
-            let txn = Txn {
-                guards,
-                ..Txn::new()
-            }
-            .put(key.clone(), value.clone());
+            let txn = Txn { guards, writes }.put(key.clone(), value.clone());
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);
@@ -83,9 +87,11 @@ impl<K: Strategy> Registry<K> {
                 Err(StoreError::Conflict { guard: 0, .. }) => {
                     return Err(error::already_exists::<K>(object.name()));
                 }
-                // The namespace changed: it may be gone, or going.
+                // The namespace changed, it may be gone, or going; or something stands against the object that did not before.
                 Err(StoreError::Conflict { .. }) => {
-                    namespace = self.namespace_guard(&object).await?
+                    namespace = self.namespace_guard(&object).await?;
+                    self.judge(change(Some(&object))).await?;
+                    beside = self.beside(change(Some(&object)), write.effect).await?;
                 }
                 Err(error) => return Err(error::store(error)),
             }

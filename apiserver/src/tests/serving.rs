@@ -30,6 +30,7 @@ async fn what_is_no_request_is_refused() {
     let mut running = JoinSet::new();
     running.spawn(server::serve(
         MemStore::new(),
+        Policy::default(),
         listener,
         |_| Ok(()),
         stop.clone(),
@@ -120,6 +121,9 @@ async fn the_address_is_published_when_it_is_served() {
         address_file: Some(file.clone()),
         data_dir: Some(dir.path().into()),
         store: StoreKind::Sled,
+        service_cluster_ip_range: podplane_ipam::ServiceRanges::default(),
+        cluster_cidr: Vec::new(),
+        compat: crate::Compat::None,
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();

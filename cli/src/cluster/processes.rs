@@ -47,7 +47,15 @@ fn published(dir: &DataDir, service: &str, listen: &str, args: Vec<OsString>) ->
 const LOCAL: &str = "127.0.0.1:0";
 
 pub(super) fn apiserver(dir: &DataDir, settings: &Settings) -> Spec {
-    let flags = [("--data-dir", some(dir.path()))];
+    let flags = [
+        ("--data-dir", some(dir.path())),
+        ("--cluster-cidr", some(&settings.cluster_cidr)),
+        (
+            "--service-cluster-ip-range",
+            some(&settings.service_cluster_ip_range),
+        ),
+        ("--compat", some(name_of(&settings.compat))),
+    ];
     published(dir, "apiserver", &settings.listen, args("apiserver", flags))
 }
 

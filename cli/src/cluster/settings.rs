@@ -4,7 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use podplane_ipam::cluster::{RangeConfig, RangeFlags};
+use podplane_apiserver::Compat;
+use podplane_ipam::{
+    ServiceRanges,
+    cluster::{RangeConfig, RangeFlags},
+};
 use podplane_kubelet::cri::template::Template;
 use podplane_scheduler::IpPolicy;
 use podplane_telemetry::server::Listen;
@@ -47,6 +51,10 @@ pub(crate) struct Flags {
     /// The range of services, which no node's block may touch; one for each address family [default: 10.96.0.0/16]
     #[arg(long, env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE", value_name = "CIDR")]
     pub(crate) service_cluster_ip_range: Option<String>,
+
+    /// Do as another system does where podplane would refuse: upstream lets nodes have overlapping blocks [default: none]
+    #[arg(long, env = "PODPLANE_COMPAT", value_enum, value_name = "SYSTEM")]
+    pub(crate) compat: Option<Compat>,
 
     /// Whether pods get real interfaces: kernel, ledger (addresses alone, no privileges), or auto, which takes kernel if it can [default: auto]
     #[arg(long, env = "PODPLANE_NETWORK", value_enum, value_name = "MODE")]
@@ -97,6 +105,8 @@ pub(crate) struct Settings {
     pub(crate) node_cidr_mask_size_ipv4: Option<u8>,
     pub(crate) node_cidr_mask_size_ipv6: Option<u8>,
     pub(crate) service_cluster_ip_range: String,
+    #[serde(default, with = "by_name")]
+    pub(crate) compat: Compat,
     pub(crate) network: Network,
     #[serde(with = "by_name")]
     pub(crate) ip_policy: IpPolicy,
@@ -116,6 +126,7 @@ impl Default for Settings {
             node_cidr_mask_size_ipv4: None,
             node_cidr_mask_size_ipv6: None,
             service_cluster_ip_range: "10.96.0.0/16".into(),
+            compat: Compat::default(),
             network: Network::default(),
             ip_policy: IpPolicy::default(),
             cni_template: Template::default(),
@@ -143,6 +154,7 @@ impl Flags {
             node_cidr_mask_size_ipv4,
             node_cidr_mask_size_ipv6,
             service_cluster_ip_range,
+            compat,
             network,
             ip_policy,
             cni_template,
@@ -169,6 +181,7 @@ impl Flags {
                 .as_ref()
                 .unwrap_or(&base.service_cluster_ip_range)
                 .clone(),
+            compat: compat.unwrap_or(base.compat),
             network: network.unwrap_or(base.network),
             ip_policy: ip_policy.unwrap_or(base.ip_policy),
             cni_template: cni_template.unwrap_or(base.cni_template),
@@ -192,6 +205,10 @@ impl Settings {
         };
         let config = flags
             .validate()
+            .map_err(|error| UsageError(error.to_string()))?;
+        // The API server takes the same flag, and less of it than the controller.
+        self.service_cluster_ip_range
+            .parse::<ServiceRanges>()
             .map_err(|error| UsageError(error.to_string()))?;
         if config.max_nodes() == 0 {
             return Err(UsageError(format!(
@@ -239,7 +256,7 @@ impl Settings {
     }
 
     /// Each flag with what it comes to, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 11] {
+    fn values(&self) -> [(&'static str, String); 12] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -269,6 +286,7 @@ impl Settings {
                 "--service-cluster-ip-range",
                 canonical(&self.service_cluster_ip_range),
             ),
+            ("--compat", name_of(&self.compat)),
             ("--network", name_of(&self.network)),
             ("--ip-policy", name_of(&self.ip_policy)),
             ("--cni-template", name_of(&self.cni_template)),

@@ -14,12 +14,16 @@ pub mod blocks;
 pub mod capacity;
 pub mod cluster;
 mod free;
+mod nearest;
 pub mod net;
 pub mod pool;
+mod service;
 
 pub use blocks::{
     Adoption, AllocateError, Block, Claim, Misfit, NodeBlocks, Overlap, Owner, Usage,
 };
 pub use cluster::{ClusterRange, Notice, RangeConfig, RangeConfigError, RangeFlags};
+pub use nearest::nearest_free;
 pub use net::{Family, InvalidCidr, parse_cidr};
 pub use pool::AddressRange;
+pub use service::{ServiceRangeError, ServiceRanges};

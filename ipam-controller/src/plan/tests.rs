@@ -120,6 +120,20 @@ fn an_assignment_that_was_not_confirmed_is_made_again_with_the_same_blocks() {
 }
 
 #[test]
+fn an_assignment_that_was_refused_is_made_again_with_other_blocks() {
+    let mut sut = small();
+    let first = sut.nodes(one("a", Some(view("1", &[])))).assign.remove(0);
+    sut.refused(&first);
+    let again = || BTreeMap::from([("a".to_owned(), view("1", &[]))]);
+    let plan = sut.retry(again());
+    assert_eq!(assigned(&plan), [blocks_of("a", &["10.0.1.0/24"])]);
+    // A refusal of what is no longer planned changes nothing.
+    sut.refused(&first);
+    assert_eq!(assigned(&sut.retry(again())), assigned(&plan));
+    assert_eq!(sut.blocks().held_by("1").len(), 1);
+}
+
+#[test]
 fn an_assignment_that_was_applied_although_the_call_failed_is_found() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &[]))));

@@ -18,6 +18,7 @@ use podplane_api::{
 use podplane_client::{ApiError, Reason};
 use podplane_proto::{
     codec,
+    error::FieldViolation,
     transport::{Encoded, WireCodec},
     wire::{self, WatchEventType},
 };
@@ -34,6 +35,8 @@ pub(crate) enum Fault {
     RequestLost,
     /// The node changes just before.
     Conflict,
+    /// The server knows of something in the way that the controller does not.
+    Refused,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +110,16 @@ impl State {
             .get(&request.name)
             .cloned()
             .ok_or_else(|| ApiError::not_found("nodes", &request.name))?;
+        if fault == Some(Fault::Refused) {
+            return Err(ApiError {
+                reason: Reason::Invalid,
+                message: "the block is somebody else's".into(),
+                fields: vec![FieldViolation {
+                    field: "spec.podCIDRs".into(),
+                    description: "overlaps".into(),
+                }],
+            });
+        }
         if fault == Some(Fault::Conflict) {
             node = self.store_node(node);
         }

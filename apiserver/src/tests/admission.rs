@@ -1,0 +1,174 @@
+//! Nodes are measured against each other's blocks and against the service range.
+
+use podplane_client::Reason;
+use podplane_store::{Key, Txn};
+
+use super::*;
+
+fn with_blocks(name: &str, blocks: &[&str]) -> Node {
+    object(json!({"metadata": {"name": name}, "spec": {"podCIDRs": blocks}}))
+}
+
+fn policy() -> Policy {
+    Policy {
+        service_ranges: "10.96.0.0/16,fd00:96::/112".parse().unwrap(),
+        cluster_cidrs: vec!["10.244.0.0/22".parse().unwrap()],
+        lenient: false,
+    }
+}
+
+#[tokio::test]
+async fn a_block_of_another_node_or_of_services_is_refused() {
+    let server = TestServer::under(policy(), MemStore::new()).await;
+    let nodes = server.nodes();
+    nodes
+        .create(&with_blocks("a", &["10.244.0.0/24", "fd00:1::/64"]))
+        .await
+        .unwrap();
+    for (blocks, why) in [
+        (
+            &["10.244.0.0/24"][..],
+            r#""10.244.0.0/24": overlaps 10.244.0.0/24 of node "a"; 10.244.1.0/24 is free"#,
+        ),
+        (
+            &["10.244.0.77/28"],
+            r#""10.244.0.64/28": overlaps 10.244.0.0/24 of node "a"; 10.244.1.0/28 is free"#,
+        ),
+        (
+            &["10.244.0.0/23"],
+            r#""10.244.0.0/23": overlaps 10.244.0.0/24 of node "a"; 10.244.2.0/23 is free"#,
+        ),
+        (
+            &["10.240.0.0/12"],
+            r#""10.240.0.0/12": overlaps 10.244.0.0/24 of node "a"; no /12 is free in the cluster CIDR 10.244.0.0/22"#,
+        ),
+        (
+            &["10.96.3.0/24"],
+            r#""10.96.3.0/24": overlaps the service range 10.96.0.0/16; 10.244.1.0/24 is free"#,
+        ),
+        (
+            &["10.244.1.0/24", "fd00:1::1:0/112"],
+            r#""fd00:1::1:0/112": overlaps fd00:1::/64 of node "a"; fd00:1:0:1::/112 is free"#,
+        ),
+    ] {
+        let error = nodes.create(&with_blocks("b", blocks)).await.unwrap_err();
+        assert_eq!(error.reason, Reason::Invalid);
+        let want = format!("Node \"b\" is invalid: spec.podCIDRs: Invalid value: {why}");
+        assert_eq!(error.message, want);
+        assert_eq!(error.fields[0].field, "spec.podCIDRs");
+    }
+    // Nothing of what was refused is left behind.
+    let created = nodes.create(&node("b")).await.unwrap();
+    let error = nodes
+        .assign_pod_cidrs("b", created.uid(), "", &["10.244.0.0/24".into()])
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason, Reason::Invalid);
+    nodes
+        .assign_pod_cidrs("b", created.uid(), "", &["10.244.1.0/24".into()])
+        .await
+        .unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_update_is_measured_when_it_gives_a_block() {
+    let server = TestServer::under(policy(), MemStore::new()).await;
+    let nodes = server.nodes();
+    nodes
+        .create(&with_blocks("a", &["10.244.0.0/24"]))
+        .await
+        .unwrap();
+    let mut b = nodes.create(&node("b")).await.unwrap();
+    b.spec = with_blocks("b", &["10.244.0.0/25"]).spec;
+    assert_eq!(nodes.update(&b).await.unwrap_err().reason, Reason::Invalid);
+    b.spec = with_blocks("b", &["10.244.1.0/25"]).spec;
+    let mut b = nodes.update(&b).await.unwrap();
+    // One that changes nothing about blocks is not in its own way.
+    b.spec.as_mut().unwrap().unschedulable = Some(true);
+    nodes.update(&b).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_deleted_node_leaves_its_block() {
+    let server = TestServer::start().await;
+    let nodes = server.nodes();
+    let a = with_blocks("a", &["10.0.0.0/24", "fd00::/64"]);
+    nodes.create(&a).await.unwrap();
+    assert!(
+        nodes
+            .create(&with_blocks("b", &["10.0.0.0/26"]))
+            .await
+            .is_err()
+    );
+    nodes.delete("a", &at_once()).await.unwrap();
+    nodes
+        .create(&with_blocks("b", &["10.0.0.0/26"]))
+        .await
+        .unwrap();
+    // The other way around: what was recorded with a longer prefix is in the way of a shorter one.
+    assert!(nodes.create(&a).await.is_err());
+    nodes.delete("b", &at_once()).await.unwrap();
+    nodes.create(&a).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn of_overlapping_nodes_created_at_once_one_is_there() {
+    let server = TestServer::start().await;
+    for round in 0..20 {
+        let mut creates = JoinSet::new();
+        for length in 20..28 {
+            let nodes = server.nodes();
+            let block = format!("10.{round}.0.0/{length}");
+            let node = with_blocks(&format!("n-{round}-{length}"), &[&block]);
+            creates.spawn(async move { nodes.create(&node).await });
+        }
+        let done = within(creates.join_all()).await;
+        let (there, refused): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+        assert_eq!(there.len(), 1, "{there:?}");
+        for refused in refused {
+            assert_eq!(refused.unwrap_err().reason, Reason::Invalid);
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn in_upstreams_way_everything_is_let_through() {
+    let lenient = Policy {
+        lenient: true,
+        ..policy()
+    };
+    let server = TestServer::under(lenient, MemStore::new()).await;
+    let nodes = server.nodes();
+    for name in ["a", "b"] {
+        nodes
+            .create(&with_blocks(name, &["10.96.0.0/24"]))
+            .await
+            .unwrap();
+    }
+    nodes.delete("a", &at_once()).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn nodes_of_an_older_store_are_known() {
+    let store = MemStore::new();
+    let old = with_blocks("old", &["10.0.0.0/24"]).to_vec().unwrap();
+    let txn = Txn::new().put(Key::try_from("/registry/nodes/old").unwrap(), old);
+    // A record of a node that is not there.
+    let stale = "/podplane/blocks/v4/000010100000000000000001/gone";
+    let txn = txn.put(Key::try_from(stale).unwrap(), "");
+    Store::commit(&store, txn).await.unwrap();
+    let server = TestServer::with(store).await;
+    let nodes = server.nodes();
+    let error = nodes.create(&with_blocks("b", &["10.0.0.0/16"])).await;
+    assert!(error.unwrap_err().message.contains("node \"old\""));
+    nodes
+        .create(&with_blocks("b", &["10.0.1.0/24"]))
+        .await
+        .unwrap();
+    server.stop().await;
+}
