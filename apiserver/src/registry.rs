@@ -80,16 +80,6 @@ enum Step<K> {
     Remove(K),
 }
 
-impl<K: Object> Step<K> {
-    /// The same, with the manager recorded as the one who wrote what differs from `old`.
-    fn recorded(mut self, old: &K, part: Part, manager: &str) -> Result<Self, ApiError> {
-        if let Self::Put(new) = &mut self {
-            managed::record(Some(old), new, part, manager)?;
-        }
-        Ok(self)
-    }
-}
-
 impl<K: Strategy> Registry<K> {
     pub(crate) fn new(engine: Engine, cache: Arc<KindCache<K>>, position: Position) -> Self {
         Self {

@@ -54,13 +54,14 @@ impl<K: Strategy> Registry<K> {
         meta.generation = K::first_generation();
         meta.self_link = None;
         object.set_defaults();
+        // Defaults are their writer's; what the server adds from here on is nobody's.
+        if let Some(manager) = &write.manager {
+            managed::record(None, &mut object, Part::Main, manager)?;
+        }
         object.prepare_for_create();
         let errors = object.validate();
         if !errors.is_empty() {
             return Err(error::invalid::<K>(object.name(), &errors));
-        }
-        if let Some(manager) = &write.manager {
-            managed::record(None, &mut object, Part::Main, manager)?;
         }
         let key = storage::key::<K>(&object.key())?;
         let value = storage::encode(&object)?;

@@ -69,12 +69,14 @@ impl<K: Strategy> Registry<K> {
                     new.key()
                 )));
             }
-            let step = replace(old.clone(), new, part)?;
-            match (patch, &write.manager) {
-                // What is applied brings its record.
-                (Patch::Apply { .. }, _) | (_, None) => Ok(step),
-                (_, Some(manager)) => step.recorded(&old, part, manager),
-            }
+            // What is applied brings its record.
+            let applied = matches!(patch, Patch::Apply { .. });
+            replace(
+                &old,
+                new,
+                part,
+                write.manager.as_deref().filter(|_| !applied),
+            )
         };
         let (object, created) = loop {
             match self.change(key, write.effect, &change).await {

@@ -4,7 +4,7 @@ use podplane_api::{
 };
 use podplane_proto::error::ApiError;
 
-use super::{Effect, Registry, Step, Write};
+use super::{Effect, Registry, Step, Write, managed};
 use crate::{error, strategy::Strategy};
 
 /// Which part of an object a write is of; it leaves the rest as it is.
@@ -47,12 +47,8 @@ impl<K: Strategy> Registry<K> {
             );
             return Err(error::invalid::<K>(object.name(), &errors));
         }
-        let change = |old: K| match &write.manager {
-            None => replace(old, object.clone(), part),
-            Some(manager) => {
-                replace(old.clone(), object.clone(), part)?.recorded(&old, part, manager)
-            }
-        };
+        let manager = write.manager.as_deref();
+        let change = |old: K| replace(&old, object.clone(), part, manager);
         self.change(&object.key(), write.effect, change).await
     }
 
@@ -72,22 +68,32 @@ impl<K: Strategy> Registry<K> {
     }
 }
 
-/// Puts a part of `new` into the place of that of `old`.
-pub(super) fn replace<K: Strategy>(old: K, mut new: K, part: Part) -> Result<Step<K>, ApiError> {
-    expect(&old, &new)?;
+/// Puts a part of `new` into the place of that of `old`, and records who did, if that is known.
+pub(super) fn replace<K: Strategy>(
+    old: &K,
+    mut new: K,
+    part: Part,
+    manager: Option<&str>,
+) -> Result<Step<K>, ApiError> {
+    expect(old, &new)?;
     match part {
         Part::Main => {
-            keep_system_fields(&mut new, &old);
+            keep_system_fields(&mut new, old);
             new.set_defaults();
-            new.prepare_for_update(&old);
-            finish(new, &old)
         }
         Part::Status => {
             let mut whole = old.clone();
             whole.set_status(&new);
-            finish(whole, &old)
+            new = whole;
         }
     }
+    if let Some(manager) = manager {
+        managed::record(Some(old), &mut new, part, manager)?;
+    }
+    if part == Part::Main {
+        new.prepare_for_update(old);
+    }
+    finish(new, old)
 }
 
 /// Judges the new object. One that was only kept by its finalizers goes with the last of them.

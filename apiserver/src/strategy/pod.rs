@@ -35,6 +35,9 @@ impl Strategy for Pod {
     }
 
     fn prepare_for_update(&mut self, old: &Self) {
+        if let (Some(spec), Some(old)) = (&mut self.spec, &old.spec) {
+            defaults::admit_again(spec, old);
+        }
         self.status.clone_from(&old.status);
     }
 

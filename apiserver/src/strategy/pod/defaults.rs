@@ -53,10 +53,23 @@ pub(super) fn set(spec: &mut PodSpec) {
     }
 }
 
-/// The defaults of creation alone, which Kubernetes' admission sets.
+/// What Kubernetes' admission sets when a pod is created.
 pub(super) fn admit(spec: &mut PodSpec) {
     default(&mut spec.priority, 0);
     default(&mut spec.preemption_policy, "PreemptLowerPriority");
+    tolerate(spec);
+}
+
+/// The same when it is updated: whoever leaves out what admission set keeps it.
+pub(super) fn admit_again(spec: &mut PodSpec, old: &PodSpec) {
+    spec.priority = spec.priority.or(old.priority);
+    if spec.preemption_policy.is_none() {
+        spec.preemption_policy.clone_from(&old.preemption_policy);
+    }
+    tolerate(spec);
+}
+
+fn tolerate(spec: &mut PodSpec) {
     let tolerations = spec.tolerations.get_or_insert_default();
     for key in [
         "node.kubernetes.io/not-ready",
