@@ -6,10 +6,13 @@
 
 #![warn(missing_docs)]
 
+pub mod apiserver;
 pub mod cluster;
+pub mod history;
 pub mod leftovers;
 pub mod peers;
 pub mod programs;
+pub mod rest;
 pub mod wait;
 pub mod world;
 

@@ -1,0 +1,276 @@
+//! Histories of concurrent operations on single keys, and whether they could have happened one at a time.
+//!
+//! Clients [record](Recorder) when each operation began and how it ended. [`check`] then looks, for each key, for an order of the operations that
+//! explains every answer and in which no operation that began after another had ended comes before it: linearizability (Herlihy and Wing).
+//! The search goes along the history and keeps every state that can be true at each point (Lowe's just-in-time linearization);
+//! equal ones merge. An operation without an answer may have happened or not.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{Mutex, PoisonError},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What a write left at its key. No two writes of a history write the same.
+pub type Value = u64;
+
+/// An operation on one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Writes if nothing is there.
+    Create(Value),
+    /// Writes the second value if the first is there.
+    Swap(Value, Value),
+    /// Writes if something is there.
+    Put(Value),
+    /// Removes what is there.
+    Delete,
+    /// Reads.
+    Get,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The write was carried out.
+    Done,
+    /// This was there: it was read, or deleted.
+    Found(Value),
+    /// Nothing was there.
+    Absent,
+    /// Something was there that the write did not expect.
+    Refused,
+    /// It is not known, but from here on it cannot happen any more: its server is dead.
+    Lost,
+}
+
+/// Names an operation of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpId(usize);
+
+/// The beginning or the end of an operation.
+#[derive(Clone, Debug)]
+enum Event {
+    Began { id: OpId, key: String, op: Op },
+    Ended { id: OpId, outcome: Outcome },
+}
+
+/// A history while it happens. An operation that is never said to have ended may happen at any time after it began, or never.
+#[derive(Debug, Default)]
+pub struct Recorder(Mutex<History>);
+
+#[derive(Debug, Default)]
+struct History {
+    events: Vec<Event>,
+    begun: usize,
+    open: BTreeSet<OpId>,
+}
+
+impl Recorder {
+    /// An operation is about to be sent.
+    pub fn began(&self, key: impl Into<String>, op: Op) -> OpId {
+        let mut history = self.lock();
+        let id = OpId(history.begun);
+        history.begun += 1;
+        history.open.insert(id);
+        let key = key.into();
+        history.events.push(Event::Began { id, key, op });
+        id
+    }
+
+    /// Its answer came.
+    pub fn ended(&self, id: OpId, outcome: Outcome) {
+        let mut history = self.lock();
+        history.open.remove(&id);
+        history.events.push(Event::Ended { id, outcome });
+    }
+
+    /// No operation that is under way can happen any more.
+    pub fn lost(&self) {
+        let mut history = self.lock();
+        for id in std::mem::take(&mut history.open) {
+            let outcome = Outcome::Lost;
+            history.events.push(Event::Ended { id, outcome });
+        }
+    }
+
+    /// How many operations began.
+    pub fn len(&self) -> usize {
+        self.lock().begun
+    }
+
+    /// Whether none did.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the history is linearizable.
+    ///
+    /// # Errors
+    ///
+    /// The first answer that no order explains.
+    pub fn check(&self) -> Result<(), Violation> {
+        let mut keys = BTreeMap::<&str, Vec<Event>>::new();
+        let mut key_of = BTreeMap::<OpId, &str>::new();
+        let history = self.lock();
+        for event in &history.events {
+            let key = match event {
+                Event::Began { id, key, .. } => {
+                    key_of.insert(*id, key);
+                    key
+                }
+                Event::Ended { id, .. } => key_of.get(id).copied().unwrap_or_default(),
+            };
+            keys.entry(key).or_default().push(event.clone());
+        }
+        // Keys are independent of each other, so a history is linearizable if that of each key is.
+        keys.iter().try_for_each(|(key, events)| check(key, events))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, History> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer that no order of the operations explains.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The key that the operation was on.
+    pub key: String,
+    /// The operation.
+    pub op: Op,
+    /// Its answer.
+    pub outcome: Outcome,
+    /// What may have been at the key just before.
+    pub possible: BTreeSet<Option<Value>>,
+    /// The events of the key up to the answer, the last ones only.
+    pub events: Vec<String>,
+}
+
+impl fmt::Debug for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            key,
+            op,
+            outcome,
+            possible,
+            events,
+        } = self;
+        writeln!(
+            f,
+            "no order explains that {op:?} of {key} was {outcome:?}; before it there may have been {possible:?}"
+        )?;
+        events.iter().try_for_each(|event| writeln!(f, "  {event}"))
+    }
+}
+
+/// What may be true at a point of the history of a key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Possible {
+    value: Option<Value>,
+    /// Which of the operations that are under way have happened already.
+    happened: BTreeSet<OpId>,
+}
+
+/// An operation under way, and how it will end; `None` if that is not known.
+type Open = BTreeMap<OpId, (Op, Option<Outcome>)>;
+
+fn check(key: &str, events: &[Event]) -> Result<(), Violation> {
+    let ends: BTreeMap<OpId, Outcome> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Ended { id, outcome } => Some((*id, *outcome)),
+            Event::Began { .. } => None,
+        })
+        .collect();
+    let known = |id: &OpId| ends.get(id).copied().filter(|end| *end != Outcome::Lost);
+    let mut open = Open::new();
+    let nothing = Possible {
+        value: None,
+        happened: BTreeSet::new(),
+    };
+    let mut possible = BTreeSet::from([nothing]);
+    for (at, event) in events.iter().enumerate() {
+        let (id, outcome) = match event {
+            Event::Began { id, op, .. } => {
+                open.insert(*id, (*op, known(id)));
+                continue;
+            }
+            Event::Ended { id, outcome } => (*id, *outcome),
+        };
+        let before = possible.clone();
+        possible = happened_by(id, possible, &open);
+        if outcome == Outcome::Lost {
+            possible.extend(before.iter().cloned());
+        }
+        for state in std::mem::take(&mut possible) {
+            let Possible {
+                value,
+                mut happened,
+            } = state;
+            happened.remove(&id);
+            possible.insert(Possible { value, happened });
+        }
+        let ended = open.remove(&id);
+        if let (true, Some((op, _))) = (possible.is_empty(), ended) {
+            return Err(Violation {
+                key: key.to_owned(),
+                op,
+                outcome,
+                possible: before.into_iter().map(|state| state.value).collect(),
+                events: events[at.saturating_sub(20)..=at]
+                    .iter()
+                    .map(|event| format!("{event:?}"))
+                    .collect(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Every state in which the operation has happened that can come of these, by letting operations under way happen.
+fn happened_by(id: OpId, from: BTreeSet<Possible>, open: &Open) -> BTreeSet<Possible> {
+    let mut reached = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    let mut next: Vec<Possible> = from.into_iter().collect();
+    while let Some(state) = next.pop() {
+        if state.happened.contains(&id) {
+            reached.insert(state);
+            continue;
+        }
+        if !seen.insert(state.clone()) {
+            continue;
+        }
+        for (other, (op, outcome)) in open {
+            if state.happened.contains(other) {
+                continue;
+            }
+            if let Some(value) = after(state.value, *op, *outcome) {
+                let mut happened = state.happened.clone();
+                happened.insert(*other);
+                next.push(Possible { value, happened });
+            }
+        }
+    }
+    reached
+}
+
+/// What is there after an operation that ended so; `None` if it cannot have.
+fn after(value: Option<Value>, op: Op, outcome: Option<Outcome>) -> Option<Option<Value>> {
+    use Outcome::{Absent, Done, Found, Refused};
+    match (op, outcome, value) {
+        (Op::Create(new), None | Some(Done), None) => Some(Some(new)),
+        (Op::Create(_), Some(Refused), Some(_)) => Some(value),
+        (Op::Swap(old, new), None | Some(Done), Some(there)) if there == old => Some(Some(new)),
+        (Op::Swap(old, _), Some(Refused), Some(there)) if there != old => Some(value),
+        (Op::Put(new), None | Some(Done), Some(_)) => Some(Some(new)),
+        (Op::Delete, None, Some(_)) => Some(None),
+        (Op::Delete, Some(Found(found)), Some(there)) if there == found => Some(None),
+        (Op::Get, Some(Found(found)), Some(there)) if there == found => Some(value),
+        (Op::Swap(..) | Op::Put(_) | Op::Delete | Op::Get, Some(Absent), None) => Some(None),
+        _ => None,
+    }
+}

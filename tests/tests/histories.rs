@@ -1,0 +1,131 @@
+//! Nothing acknowledged is ever lost: clients at work through gRPC on an apiserver that is killed again and again, watched through gRPC and REST.
+//!
+//! All that the clients saw is recorded, and judged at the end: the operations on each key by linearizability
+//! ([`podplane_tests::history`]), the watches by what a watch promises ([`log`]), the lists by what the watches saw.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "histories/clients.rs"]
+mod clients;
+#[path = "histories/log.rs"]
+mod log;
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use anyhow::{Result, bail, ensure};
+use podplane_api::{Object as _, core::Node};
+use podplane_client::{Api, ListParams};
+use podplane_tests::{apiserver::Apiserver, wait::within};
+use rand::RngExt as _;
+use tokio::task::JoinSet;
+
+use crate::{
+    clients::{Round, World, node},
+    log::{Log, Watcher},
+};
+
+/// Clients that contend for a few keys.
+const CONTENDERS: usize = 8;
+/// Clients that only create, each object once.
+const CREATORS: usize = 3;
+
+/// How often the server is killed, and after how many acknowledged writes.
+struct Plan {
+    kills: usize,
+    after: std::ops::Range<usize>,
+}
+
+fn soak() -> bool {
+    std::env::var_os("PODPLANE_SOAK").is_some()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_by_kills() -> Result<()> {
+    let kills = if soak() { 200 } else { 20 };
+    let after = 1..150;
+    run(Plan { kills, after }).await
+}
+
+/// Longer histories, in which most of what is unknown is what clients did not wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_server_is_linearizable() -> Result<()> {
+    let kills = if soak() { 20 } else { 1 };
+    let after = if soak() { 2_000..3_000 } else { 500..700 };
+    run(Plan { kills, after }).await
+}
+
+async fn run(plan: Plan) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut server = Apiserver::start(dir.path()).await?;
+    let world = Arc::new(World::default());
+    let empty = nodes(&server)?.list(&ListParams::default()).await?;
+    let mut watchers = Watcher::both(empty.resource_version.parse()?);
+    for number in 0..plan.kills {
+        let enough = rand::rng().random_range(plan.after.clone());
+        let mut watching = JoinSet::new();
+        for watcher in watchers {
+            watching.spawn(watcher.follow(server.client()?, server.rest(), None));
+        }
+        let round = Round::start(&world, &server, number, CONTENDERS, CREATORS)?;
+        let acknowledged = || async { round.acknowledged.load(Ordering::Relaxed) };
+        let patience = Duration::from_secs(300);
+        within(patience, "enough is acknowledged", acknowledged, |n| {
+            *n >= enough
+        })
+        .await;
+        round.killed.store(true, Ordering::SeqCst);
+        server.kill()?;
+        let created = round.end().await;
+        // What was under way died with the server.
+        world.recorder.lost();
+        watchers = watching.join_all().await;
+
+        server = Apiserver::start(dir.path()).await?;
+        let of_round = ListParams {
+            label_selector: format!("round={number}"),
+            ..ListParams::default()
+        };
+        let list = nodes(&server)?.list(&of_round).await?;
+        let present: BTreeSet<_> = list.items.iter().map(|node| node.name()).collect();
+        let lost: Vec<_> = created
+            .iter()
+            .filter(|name| !present.contains(name.as_str()))
+            .collect();
+        ensure!(
+            lost.is_empty(),
+            "kill {number}: lost {lost:?} of {} acknowledged",
+            created.len()
+        );
+        let seen = watchers.iter().map(Watcher::revision).max();
+        let newest = world.newest().max(seen.unwrap_or(0));
+        let revision: u64 = list.resource_version.parse()?;
+        ensure!(
+            revision >= newest,
+            "kill {number}: revision {revision} after {newest}"
+        );
+    }
+    judge(&world, &server, watchers).await
+}
+
+/// Lets the watchers come to the end, and holds all that was seen against each other.
+async fn judge(world: &World, server: &Apiserver, watchers: Vec<Watcher>) -> Result<()> {
+    let last = nodes(server)?.create(&node::new("last", 0, "")).await?;
+    world.listed("", &nodes(server)?.list(&ListParams::default()).await?);
+    for watcher in watchers {
+        let until = Some(node::revision(&last));
+        let followed = watcher.follow(server.client()?, server.rest(), until);
+        world.judge(&Log::new(followed.await.seen)?)?;
+    }
+    if let Err(violation) = world.recorder.check() {
+        bail!("{violation:?}");
+    }
+    Ok(())
+}
+
+fn nodes(server: &Apiserver) -> Result<Api<Node>> {
+    Ok(server.client()?.all())
+}

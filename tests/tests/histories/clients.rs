@@ -1,0 +1,321 @@
+//! Clients at work, and what they saw.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use podplane_api::{Object as _, core::Node};
+use podplane_client::{Api, ApiError, DeleteParams, ListParams, ObjectList, Reason};
+use podplane_tests::{
+    apiserver::Apiserver,
+    history::{Op, Outcome, Recorder, Value},
+};
+use rand::RngExt as _;
+use tokio::{task::JoinSet, time};
+
+use crate::log::{Log, State};
+
+/// The keys that clients contend for.
+const KEYS: usize = 5;
+/// What their names begin with.
+const CONTENDED: &str = "k";
+
+/// What all clients saw, in all rounds.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub(crate) recorder: Recorder,
+    written: AtomicU64,
+    acknowledged: Mutex<Vec<(u64, String, Value)>>,
+    /// Of the names that begin so.
+    lists: Mutex<Vec<(u64, &'static str, State)>>,
+}
+
+impl World {
+    /// A value that nobody wrote.
+    fn fresh(&self) -> Value {
+        self.written.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The newest revision that was acknowledged.
+    pub(crate) fn newest(&self) -> u64 {
+        let acknowledged = self.acknowledged.lock().unwrap();
+        acknowledged.iter().map(|(at, ..)| *at).max().unwrap_or(0)
+    }
+
+    fn acknowledge(&self, node: &Node) {
+        let write = (
+            node::revision(node),
+            node.name().to_owned(),
+            node::value(node),
+        );
+        self.acknowledged.lock().unwrap().push(write);
+    }
+
+    /// A list of the nodes whose names begin so.
+    pub(crate) fn listed(&self, prefix: &'static str, list: &ObjectList<Node>) {
+        let state = list.items.iter().map(|node| {
+            (
+                node.name().to_owned(),
+                (node::revision(node), node::value(node)),
+            )
+        });
+        let revision = list.resource_version.parse().unwrap();
+        self.lists
+            .lock()
+            .unwrap()
+            .push((revision, prefix, state.collect()));
+    }
+
+    /// Holds what clients saw against what a watch saw.
+    pub(crate) fn judge(&self, log: &Log) -> Result<()> {
+        for (revision, name, value) in self.acknowledged.lock().unwrap().iter() {
+            ensure!(
+                log.wrote(*revision, name, *value),
+                "{name}={value} was acknowledged at {revision}, and the watch did not see it"
+            );
+        }
+        for (revision, prefix, list) in self.lists.lock().unwrap().iter() {
+            let watched = log.state_at(*revision, prefix);
+            ensure!(
+                watched == *list,
+                "the list at {revision} is {list:?}, by the watch it is {watched:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Clients at work on one run of the server.
+pub(crate) struct Round {
+    clients: JoinSet<Vec<String>>,
+    /// How many writes were acknowledged.
+    pub(crate) acknowledged: Arc<AtomicUsize>,
+    /// From when on the server need not answer.
+    pub(crate) killed: Arc<AtomicBool>,
+}
+
+impl Round {
+    /// Sets clients to work, each with a connection of its own.
+    pub(crate) fn start(
+        world: &Arc<World>,
+        server: &Apiserver,
+        number: usize,
+        contenders: usize,
+        creators: usize,
+    ) -> Result<Self> {
+        let mut round = Self {
+            clients: JoinSet::new(),
+            acknowledged: Arc::default(),
+            killed: Arc::default(),
+        };
+        for index in 0..contenders + creators {
+            let client = Client {
+                world: Arc::clone(world),
+                nodes: server.client()?.all(),
+                acknowledged: Arc::clone(&round.acknowledged),
+                killed: Arc::clone(&round.killed),
+                seen: BTreeMap::new(),
+            };
+            if index < contenders {
+                round.clients.spawn(client.contend());
+            } else {
+                let prefix = format!("r{number}-c{index}");
+                round.clients.spawn(client.create(prefix, number));
+            }
+        }
+        Ok(round)
+    }
+
+    /// Waits for the clients to notice that the server is gone; returns what was created by those that only create.
+    pub(crate) async fn end(self) -> Vec<String> {
+        self.clients.join_all().await.concat()
+    }
+}
+
+struct Client {
+    world: Arc<World>,
+    nodes: Api<Node>,
+    acknowledged: Arc<AtomicUsize>,
+    killed: Arc<AtomicBool>,
+    /// What it last saw of each key.
+    seen: BTreeMap<String, Node>,
+}
+
+/// The server is gone.
+struct Gone;
+
+impl Client {
+    /// Works on the keys that all contend for.
+    async fn contend(mut self) -> Vec<String> {
+        loop {
+            let (key, dice, impatient) = {
+                let mut random = rand::rng();
+                let key = format!("{CONTENDED}{}", random.random_range(0..KEYS));
+                let impatient = random.random_range(0..200) == 0;
+                let patience = random.random_range(0..3_000);
+                let patience = impatient.then(|| Duration::from_micros(patience));
+                (key, random.random_range(0..100), patience)
+            };
+            let one = self.one(key, dice);
+            let done = match impatient {
+                None => one.await,
+                // What was begun and is dropped here has no answer: it may happen, or not.
+                Some(patience) => time::timeout(patience, one).await.unwrap_or(Ok(())),
+            };
+            if done.is_err() {
+                return Vec::new();
+            }
+        }
+    }
+
+    async fn one(&mut self, key: String, dice: u32) -> Result<(), Gone> {
+        match (dice, self.seen.get(&key).cloned()) {
+            (0..20, _) => {
+                let value = self.world.fresh();
+                let id = self.world.recorder.began(&key, Op::Create(value));
+                let created = self.nodes.create(&node::new(&key, value, "")).await;
+                let outcome = self.written(created)?;
+                self.world.recorder.ended(id, outcome);
+            }
+            (20..50, Some(mut seen)) => {
+                let (old, value) = (node::value(&seen), self.world.fresh());
+                node::set_value(&mut seen, value);
+                let id = self.world.recorder.began(&key, Op::Swap(old, value));
+                let outcome = self.written(self.nodes.update(&seen).await)?;
+                self.world.recorder.ended(id, outcome);
+            }
+            (50..60, _) => {
+                let value = self.world.fresh();
+                let id = self.world.recorder.began(&key, Op::Put(value));
+                let updated = self.nodes.update(&node::new(&key, value, "")).await;
+                let outcome = self.written(updated)?;
+                self.world.recorder.ended(id, outcome);
+            }
+            (60..70, _) => {
+                let id = self.world.recorder.began(&key, Op::Delete);
+                let deleted = self.nodes.delete(&key, &DeleteParams::default()).await;
+                let outcome = match deleted {
+                    Ok(node) => Outcome::Found(node::value(&node)),
+                    Err(error) => self.refused(&error)?,
+                };
+                self.world.recorder.ended(id, outcome);
+            }
+            (70..75, _) => self.list().await?,
+            _ => {
+                let id = self.world.recorder.began(&key, Op::Get);
+                let outcome = match self.nodes.get(&key).await {
+                    Ok(node) => {
+                        let value = node::value(&node);
+                        self.seen.insert(key, node);
+                        Outcome::Found(value)
+                    }
+                    Err(error) => self.refused(&error)?,
+                };
+                self.world.recorder.ended(id, outcome);
+            }
+        }
+        Ok(())
+    }
+
+    /// A list is a read of every key at once.
+    async fn list(&self) -> Result<(), Gone> {
+        let reads: Vec<_> = (0..KEYS)
+            .map(|index| {
+                let key = format!("{CONTENDED}{index}");
+                let id = self.world.recorder.began(&key, Op::Get);
+                (key, id)
+            })
+            .collect();
+        let contended = ListParams {
+            label_selector: "!round".into(),
+            ..ListParams::default()
+        };
+        let list = match self.nodes.list(&contended).await {
+            Ok(list) => list,
+            Err(error) => return self.refused(&error).map(drop),
+        };
+        self.world.listed(CONTENDED, &list);
+        for (key, id) in reads {
+            let found = list.items.iter().find(|node| node.name() == key);
+            let found = found.map(|node| Outcome::Found(node::value(node)));
+            self.world
+                .recorder
+                .ended(id, found.unwrap_or(Outcome::Absent));
+        }
+        Ok(())
+    }
+
+    /// Creates one object after the other; returns the names of those that were acknowledged.
+    async fn create(self, prefix: String, round: usize) -> Vec<String> {
+        let mut created = Vec::new();
+        loop {
+            let name = format!("{prefix}-{}", created.len());
+            let node = node::new(&name, self.world.fresh(), &round.to_string());
+            if self.written(self.nodes.create(&node).await).is_err() {
+                return created;
+            }
+            created.push(name);
+        }
+    }
+
+    fn written(&self, written: Result<Node, ApiError>) -> Result<Outcome, Gone> {
+        match written {
+            Ok(node) => {
+                self.world.acknowledge(&node);
+                self.acknowledged.fetch_add(1, Ordering::Relaxed);
+                Ok(Outcome::Done)
+            }
+            Err(error) => self.refused(&error),
+        }
+    }
+
+    fn refused(&self, error: &ApiError) -> Result<Outcome, Gone> {
+        match error.reason {
+            Reason::NotFound => Ok(Outcome::Absent),
+            Reason::AlreadyExists | Reason::Conflict => Ok(Outcome::Refused),
+            Reason::ServiceUnavailable if self.killed.load(Ordering::SeqCst) => Err(Gone),
+            _ => panic!("only a kill may leave a request without an answer: {error:?}"),
+        }
+    }
+}
+
+/// The objects that clients write: nodes, since anything may be changed in them, and they go at once.
+pub(crate) mod node {
+    use podplane_api::{Object as _, core::Node, meta::ObjectMeta};
+    use podplane_tests::history::Value;
+
+    const VALUE: &str = "value";
+
+    pub(crate) fn new(name: &str, value: Value, round: &str) -> Node {
+        let round = (!round.is_empty()).then(|| ("round".to_owned(), round.to_owned()));
+        Node {
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                annotations: Some([(VALUE.to_owned(), value.to_string())].into()),
+                labels: round.map(|label| [label].into()),
+                ..ObjectMeta::default()
+            },
+            ..Node::default()
+        }
+    }
+
+    pub(crate) fn value(node: &Node) -> Value {
+        let annotations = node.metadata.annotations.as_ref().unwrap();
+        annotations[VALUE].parse().unwrap()
+    }
+
+    pub(crate) fn set_value(node: &mut Node, value: Value) {
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        annotations.insert(VALUE.into(), value.to_string());
+    }
+
+    pub(crate) fn revision(node: &Node) -> u64 {
+        node.resource_version().parse().unwrap()
+    }
+}

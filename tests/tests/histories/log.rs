@@ -1,0 +1,202 @@
+//! What a watch saw, resumed after every kill.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::StreamExt as _;
+use podplane_api::{Object as _, core::Node};
+use podplane_client::{Client, ListParams, WatchEvent};
+use podplane_tests::{history::Value, rest::Rest};
+use serde_json::Value as Json;
+
+use crate::clients::node;
+
+/// Of each object, since which revision it has which value.
+pub(crate) type State = BTreeMap<String, (u64, Value)>;
+
+/// What happened to one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Added,
+    Modified,
+    Deleted,
+}
+
+/// An event of a watch.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    change: Change,
+    name: String,
+    revision: u64,
+    value: Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Face {
+    Grpc,
+    Rest,
+}
+
+/// A client that watches all nodes of a namespace and, when its stream ends, resumes at the last revision that it saw.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    face: Face,
+    from: u64,
+    pub(crate) seen: Vec<Seen>,
+}
+
+impl Watcher {
+    /// One through each face, from a revision on.
+    pub(crate) fn both(from: u64) -> Vec<Self> {
+        let watcher = |face| Self {
+            face,
+            from,
+            seen: Vec::new(),
+        };
+        vec![watcher(Face::Grpc), watcher(Face::Rest)]
+    }
+
+    /// The last revision that it saw.
+    pub(crate) fn revision(&self) -> u64 {
+        self.seen.last().map_or(self.from, |seen| seen.revision)
+    }
+
+    /// Watches until it has seen a revision, or until the stream ends.
+    pub(crate) async fn follow(mut self, client: Client, rest: Rest, until: Option<u64>) -> Self {
+        let followed = match self.face {
+            Face::Grpc => self.follow_grpc(client, until).await,
+            Face::Rest => self.follow_rest(rest, until).await,
+        };
+        if let Err(error) = followed {
+            panic!("{:?} watch after {}: {error:#}", self.face, self.revision());
+        }
+        self
+    }
+
+    fn done(&self, until: Option<u64>) -> bool {
+        until.is_some_and(|until| self.revision() >= until)
+    }
+
+    async fn follow_grpc(&mut self, client: Client, until: Option<u64>) -> Result<()> {
+        let nodes = client.all::<Node>();
+        let mut events = match nodes
+            .watch(&ListParams::default(), &self.revision().to_string())
+            .await
+        {
+            Ok(events) => Box::pin(events),
+            // Killed before the watch began.
+            Err(error) if error.is_unavailable() && until.is_none() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        while !self.done(until) {
+            let (change, node) = match events.next().await {
+                Some(Ok(WatchEvent::Added(node))) => (Change::Added, node),
+                Some(Ok(WatchEvent::Modified(node))) => (Change::Modified, node),
+                Some(Ok(WatchEvent::Deleted(node))) => (Change::Deleted, node),
+                Some(Ok(WatchEvent::Bookmark(_))) => continue,
+                None if until.is_none() => return Ok(()),
+                Some(Err(error)) if error.is_unavailable() && until.is_none() => return Ok(()),
+                other => bail!("{other:?}"),
+            };
+            self.seen.push(Seen {
+                change,
+                name: node.name().to_owned(),
+                revision: node::revision(&node),
+                value: node::value(&node),
+            });
+        }
+        Ok(())
+    }
+
+    async fn follow_rest(&mut self, rest: Rest, until: Option<u64>) -> Result<()> {
+        let path = format!(
+            "/api/v1/nodes?watch=1&allowWatchBookmarks=true&resourceVersion={}",
+            self.revision()
+        );
+        let (code, mut events) = match rest.watch(&path).await {
+            Ok(watch) => watch,
+            Err(_killed) if until.is_none() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        ensure!(code == 200, "answered with {code}");
+        while !self.done(until) {
+            let event = match events.next().await {
+                Some(Ok(event)) => event,
+                None | Some(Err(_)) if until.is_none() => return Ok(()),
+                other => bail!("{other:?}"),
+            };
+            let change = match event["type"].as_str() {
+                Some("ADDED") => Change::Added,
+                Some("MODIFIED") => Change::Modified,
+                Some("DELETED") => Change::Deleted,
+                Some("BOOKMARK") => continue,
+                _ => bail!("{event}"),
+            };
+            self.seen.push(document(change, &event["object"])?);
+        }
+        Ok(())
+    }
+}
+
+fn document(change: Change, object: &Json) -> Result<Seen> {
+    let text = |pointer: &str| {
+        let text = object.pointer(pointer).and_then(Json::as_str);
+        text.with_context(|| format!("{pointer} of {object}"))
+    };
+    Ok(Seen {
+        change,
+        name: text("/metadata/name")?.to_owned(),
+        revision: text("/metadata/resourceVersion")?.parse()?,
+        value: text("/metadata/annotations/value")?.parse()?,
+    })
+}
+
+/// A watch that saw everything from the beginning of the store, once and in order.
+#[derive(Debug)]
+pub(crate) struct Log(BTreeMap<u64, Seen>);
+
+impl Log {
+    /// Checks what a watch promises: revisions grow, what is added was not there, what is modified or deleted was.
+    pub(crate) fn new(seen: Vec<Seen>) -> Result<Self> {
+        let mut present = BTreeMap::new();
+        let mut log = BTreeMap::<u64, Seen>::new();
+        for event in seen {
+            let was_there = present.contains_key(&event.name);
+            ensure!(
+                was_there == (event.change != Change::Added),
+                "{event:?}, and it was there: {was_there}"
+            );
+            if event.change == Change::Deleted {
+                present.remove(&event.name);
+            } else {
+                present.insert(event.name.clone(), event.value);
+            }
+            if let Some((last, _)) = log.last_key_value() {
+                ensure!(*last < event.revision, "{event:?} came after {last}");
+            }
+            log.insert(event.revision, event);
+        }
+        Ok(Self(log))
+    }
+
+    /// Whether it saw that write.
+    pub(crate) fn wrote(&self, revision: u64, name: &str, value: Value) -> bool {
+        self.0.get(&revision).is_some_and(|seen| {
+            seen.change != Change::Deleted && (seen.name.as_str(), seen.value) == (name, value)
+        })
+    }
+
+    /// What was there at a revision, of the names that begin so.
+    pub(crate) fn state_at(&self, revision: u64, prefix: &str) -> State {
+        let mut state = State::new();
+        let seen = self.0.range(..=revision).map(|(_, seen)| seen);
+        for seen in seen.filter(|seen| seen.name.starts_with(prefix)) {
+            if seen.change == Change::Deleted {
+                state.remove(&seen.name);
+            } else {
+                state.insert(seen.name.clone(), (seen.revision, seen.value));
+            }
+        }
+        state
+    }
+}
