@@ -67,35 +67,56 @@ impl<S: Store> AnyStore for S {
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     store: Arc<dyn AnyStore>,
-    /// The number of the last revision that a commit through this process has. Only this process writes to its engine, so every
-    /// acknowledged write is at it or before; an engine that others write to as well has to be asked instead.
-    acknowledged: Arc<AtomicU64>,
+    /// The number of the last revision that anybody may know of: of an acknowledged commit, or of one that was read or refused another. Only
+    /// this process writes to its engine; one that others write to as well has to be asked instead.
+    known: Arc<AtomicU64>,
+    /// The revision that the store began with; the earlier ones are of the store that it was restored from.
+    first: Revision,
     failure: watch::Sender<Option<StoreError>>,
 }
 
 impl Engine {
     pub(crate) async fn new(store: impl Store) -> Result<Self, StoreError> {
-        let current = Store::status(&store).await?.current;
+        let Status { current, first, .. } = Store::status(&store).await?;
         Ok(Self {
             store: Arc::new(store),
-            acknowledged: Arc::new(AtomicU64::new(current.number())),
+            known: Arc::new(AtomicU64::new(current.number())),
+            first,
             failure: watch::Sender::new(None),
         })
     }
 
     pub(crate) async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
-        let committed = self
-            .store
-            .commit(txn)
-            .await
-            .inspect_err(|error| self.note(error))?;
-        self.acknowledged
-            .fetch_max(committed.revision.number(), Ordering::AcqRel);
-        Ok(committed)
+        let committed = self.store.commit(txn).await;
+        match &committed {
+            Ok(committed) => self.know(committed.revision),
+            Err(StoreError::Conflict { current, .. }) => self.know_change(*current).await?,
+            Err(error) => self.note(error),
+        }
+        committed
     }
 
     pub(crate) async fn get(&self, key: &Key) -> Result<Option<Item>, StoreError> {
-        self.store.get(key).await
+        let found = self.store.get(key).await?;
+        self.know_change(found.as_ref().map(|item| item.modified))
+            .await?;
+        Ok(found)
+    }
+
+    fn know(&self, revision: Revision) {
+        self.known.fetch_max(revision.number(), Ordering::AcqRel);
+    }
+
+    /// Whoever is told of a key, also by a refusal, may then read it, and must not find it as it was before, although the
+    /// commit that changed it may not have been answered yet.
+    async fn know_change(&self, modified: Option<Revision>) -> Result<(), StoreError> {
+        let revision = match modified {
+            Some(modified) => modified,
+            // A deletion left nothing that has its revision.
+            None => self.store.status().await?.current,
+        };
+        self.know(revision);
+        Ok(())
     }
 
     pub(crate) async fn list(&self, query: ListQuery) -> Result<Snapshot, StoreError> {
@@ -137,8 +158,13 @@ impl Engine {
         failed.ok().flatten().unwrap_or(StoreError::Unavailable)
     }
 
-    /// A reader at this revision sees every write that was acknowledged before the call.
+    /// The revision that the store began with.
+    pub(crate) fn first(&self) -> Revision {
+        self.first
+    }
+
+    /// A reader at this revision sees every write that was acknowledged, or shown to anybody, before the call.
     pub(crate) fn acknowledged(&self) -> u64 {
-        self.acknowledged.load(Ordering::Acquire)
+        self.known.load(Ordering::Acquire)
     }
 }

@@ -5,7 +5,7 @@ use podplane_proto::{
     codec::{DecodeError, EncodeError},
     error::{ApiError, FieldViolation, Reason},
 };
-use podplane_store::StoreError;
+use podplane_store::{Revision, StoreError};
 
 /// `pods`, or with its group: `leases.coordination.k8s.io`.
 pub(crate) fn resource<K: Object>() -> String {
@@ -65,24 +65,21 @@ pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
 
 /// `Pod "a" is invalid: spec.…`, with each field.
 pub(crate) fn invalid<K: Object>(name: &str, errors: &ErrorList) -> ApiError {
-    let kind = qualified(K::KIND, K::GROUP);
+    invalid_kind(&qualified(K::KIND, K::GROUP), name, errors)
+}
+
+/// The same of the options of a request, which have no name: `ListOptions`.
+pub(crate) fn invalid_options(kind: &str, errors: &ErrorList) -> ApiError {
+    invalid_kind(&qualified(kind, "meta.k8s.io"), "", errors)
+}
+
+fn invalid_kind(kind: &str, name: &str, errors: &ErrorList) -> ApiError {
     let violation = |error: &podplane_api::validation::FieldError| FieldViolation {
         field: error.path.to_string(),
         description: error.body(),
     };
-    ApiError {
-        reason: Reason::Invalid,
-        message: format!("{kind} \"{name}\" is invalid: {errors}"),
-        fields: errors.iter().map(violation).collect(),
-    }
-}
-
-/// Options of a request that contradict each other, in the words that the reference has for them.
-pub(crate) fn invalid_options(options: &str, errors: &ErrorList) -> ApiError {
-    ApiError {
-        message: format!("{options}.meta.k8s.io \"\" is invalid: {errors}"),
-        ..invalid::<podplane_api::core::Pod>("", errors)
-    }
+    let message = format!("{kind} \"{name}\" is invalid: {errors}");
+    ApiError::new(Reason::Invalid, message).with_fields(errors.iter().map(violation).collect())
 }
 
 /// What is not a message of its kind.
@@ -108,13 +105,10 @@ pub(crate) fn not_strict<K: Object>(error: &StrictError) -> ApiError {
         StrictError::Malformed { path, message } => ("", vec![violation(path, message)]),
     };
     let (kind, version) = (K::KIND, K::VERSION);
-    ApiError {
-        reason: Reason::BadRequest,
-        message: format!(
-            "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}{error}"
-        ),
-        fields,
-    }
+    bad_request(format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}{error}"
+    ))
+    .with_fields(fields)
 }
 
 /// A kind without a published schema cannot be patched by one.
@@ -171,12 +165,33 @@ pub(crate) fn expired(message: impl Into<String>) -> ApiError {
     ApiError::new(Reason::Expired, message)
 }
 
+/// A revision that is no longer in the history.
+pub(crate) fn too_old_revision(asked: Revision, oldest: Revision) -> ApiError {
+    expired(format!("too old resource version: {asked} ({oldest})"))
+}
+
+/// What a cause of a [`Reason::Timeout`] says when it is about a revision.
+pub(crate) const TOO_LARGE_REVISION: &str = "Too large resource version";
+
+/// A revision that this server does not have yet, or never will.
+pub(crate) fn too_large_revision(asked: Revision, current: u64) -> ApiError {
+    let message = format!("Timeout: {TOO_LARGE_REVISION}: {asked}, current: {current}");
+    let cause = FieldViolation {
+        field: String::new(),
+        description: TOO_LARGE_REVISION.to_owned(),
+    };
+    ApiError::new(Reason::Timeout, message).with_fields(vec![cause])
+}
+
 /// The refusals of the store that do not depend on what was asked of it.
 pub(crate) fn store(error: StoreError) -> ApiError {
     match &error {
         // Callers that guard a write answer a conflict themselves; this is for those whose guards only a bug can break.
         StoreError::Conflict { .. } => ApiError::new(Reason::Conflict, error.to_string()),
-        StoreError::Compacted { .. } | StoreError::Future { .. } => expired(error.to_string()),
+        StoreError::Compacted { .. } => {
+            expired("The resourceVersion for the provided list is too old.")
+        }
+        StoreError::Future { asked, current } => too_large_revision(*asked, current.number()),
         StoreError::TooLarge { limit, size } => ApiError::new(
             Reason::RequestEntityTooLarge,
             format!(

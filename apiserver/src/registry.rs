@@ -13,11 +13,11 @@ mod update;
 mod watch;
 
 pub(crate) use delete::DeleteOptions;
-pub(crate) use list::{Freshness, Listed};
+pub(crate) use list::{Freshness, Listed, NOT_OLDER_THAN};
 pub(crate) use patch::Patch;
 use std::sync::Arc;
 pub(crate) use update::Part;
-pub(crate) use watch::{Told, WatchOptions};
+pub(crate) use watch::{Start, Told, WatchOptions, revision as watch_revision};
 
 use podplane_api::{Object, ObjectKey, Scope, jiff::Timestamp, meta::Time};
 use podplane_proto::error::ApiError;

@@ -308,6 +308,14 @@ impl From<Answer> for Refused {
     }
 }
 
+/// What is invalid in options is refused as of a kind of its own.
+fn of_options(kind: &'static str) -> impl Fn(ApiError) -> Refused {
+    move |error| match error.reason {
+        Reason::Invalid => answer::refusal_of_options(&error, kind).into(),
+        _ => error.into(),
+    }
+}
+
 /// One request.
 struct Call<'a> {
     target: &'a Target,
@@ -353,7 +361,7 @@ impl Call<'_> {
             namespace,
             ..
         } = self.target;
-        let list = options.list(namespace)?;
+        let list = options.list(namespace).map_err(of_options("ListOptions"))?;
         let include = Include::parse(&options.include_object)?;
         if options.is_watch()? {
             let resource = Arc::clone(resource);
@@ -489,11 +497,17 @@ impl Call<'_> {
     }
 
     async fn create(&self, options: &Options) -> Result<Answer, Refused> {
-        let written = self
-            .target
-            .resource
-            .create(self.object()?, &options.write(&self.headers)?)
-            .await?;
+        let Target { resource, .. } = self.target;
+        let object = self.object()?;
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let name = name.to_owned();
+        let write = options.write(&self.headers)?;
+        let written = resource.create(object, &write).await.map_err(|error| {
+            // The path does not name what is refused; and what is not found is its namespace.
+            let names = Some(resource.names()).filter(|_| error.reason != Reason::NotFound);
+            let name = names.map_or("", |_| &name);
+            Refused::from(answer::refusal(&error, About { names, name }))
+        })?;
         self.written(StatusCode::CREATED, written, options)
     }
 
@@ -509,7 +523,7 @@ impl Call<'_> {
         let write = options.write(&self.headers)?;
         let mut patch = patch::parse(&self.headers, &self.body)?;
         let applied = matches!(patch, Patch::Apply { .. });
-        let forced = options.force(applied)?;
+        let forced = options.force(applied).map_err(of_options("PatchOptions"))?;
         if let Patch::Apply { config, force } = &mut patch {
             *config = self.placed(std::mem::take(config))?;
             *force = forced;
@@ -529,7 +543,9 @@ impl Call<'_> {
     }
 
     async fn delete(&self, options: &Options) -> Result<Answer, Refused> {
-        let options = options.delete(&body::document(&self.headers, &self.body)?)?;
+        let options = options
+            .delete(&body::document(&self.headers, &self.body)?)
+            .map_err(of_options("DeleteOptions"))?;
         let Target { resource, name, .. } = self.target;
         let document = resource.delete(&self.target.key(), &options).await?;
         let names = resource.names();
@@ -552,8 +568,10 @@ impl Call<'_> {
             namespace,
             ..
         } = self.target;
-        let list = options.list(namespace)?;
-        let delete = options.delete(&body::document(&self.headers, &self.body)?)?;
+        let list = options.list(namespace).map_err(of_options("ListOptions"))?;
+        let delete = options
+            .delete(&body::document(&self.headers, &self.body)?)
+            .map_err(of_options("DeleteOptions"))?;
         let keys = resource.keys(&list.selection).await?;
         // Futures do nothing before they are asked.
         let each: Vec<_> = keys

@@ -1,8 +1,11 @@
 //! The whole server in this process, through the client that everyone uses.
 
 mod admission;
+mod deletes;
 mod durability;
+mod faces;
 mod lifecycle;
+mod lists;
 mod pods_and_nodes;
 mod races;
 mod reads;
@@ -20,6 +23,7 @@ use podplane_api::{
 use podplane_client::{ApiError, Client, DeleteParams, Endpoint, WatchEvent};
 use podplane_store::{MemStore, Store};
 use podplane_telemetry::server::{Listen, Listener};
+use podplane_tests::rest::Rest;
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +35,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 struct TestServer {
     client: Client,
+    rest: Rest,
     stop: CancellationToken,
     running: JoinSet<Result<(), server::RunError>>,
 }
@@ -47,7 +52,8 @@ impl TestServer {
     async fn under(policy: Policy, store: impl Store) -> Self {
         let listen: Listen = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(&listen).await.unwrap();
-        let endpoint: Endpoint = listener.address().to_string().parse().unwrap();
+        let address = listener.address().to_string();
+        let endpoint: Endpoint = address.parse().unwrap();
         let (serving, ready) = oneshot::channel();
         let stop = CancellationToken::new();
         let mut running = JoinSet::new();
@@ -67,6 +73,7 @@ impl TestServer {
         }
         Self {
             client: Client::connect(&endpoint).unwrap(),
+            rest: Rest::new(address.trim_start_matches("http://")),
             stop,
             running,
         }

@@ -24,8 +24,10 @@ pub enum Reason {
     BadRequest,
     /// The rules forbid it for this object now.
     Forbidden,
-    /// The revision is no longer, or not yet, in the history. List again.
+    /// The revision is no longer in the history. List again.
     Expired,
+    /// What was asked for did not come about in time: mostly a revision that is not there yet.
+    Timeout,
     /// More than the server takes.
     RequestEntityTooLarge,
     /// Not now; try again.
@@ -35,7 +37,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
@@ -43,6 +45,7 @@ impl Reason {
         Self::BadRequest,
         Self::Forbidden,
         Self::Expired,
+        Self::Timeout,
         Self::RequestEntityTooLarge,
         Self::ServiceUnavailable,
         Self::InternalError,
@@ -58,6 +61,7 @@ impl Reason {
             Self::BadRequest => "BadRequest",
             Self::Forbidden => "Forbidden",
             Self::Expired => "Expired",
+            Self::Timeout => "Timeout",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
             Self::ServiceUnavailable => "ServiceUnavailable",
             Self::InternalError => "InternalError",
@@ -73,6 +77,7 @@ impl Reason {
             Self::Invalid | Self::BadRequest => Code::InvalidArgument,
             Self::Forbidden => Code::PermissionDenied,
             Self::Expired => Code::OutOfRange,
+            Self::Timeout => Code::DeadlineExceeded,
             Self::RequestEntityTooLarge => Code::ResourceExhausted,
             Self::ServiceUnavailable => Code::Unavailable,
             Self::InternalError => Code::Internal,
@@ -99,7 +104,12 @@ pub struct ApiError {
     pub message: String,
     /// The fields at fault, if any.
     pub fields: Vec<FieldViolation>,
+    /// Of an expired list: with this token its remainder can be had, though not at the list's revision.
+    pub continue_token: Option<String>,
 }
+
+/// The key of [`ApiError::continue_token`] in the metadata of an `ErrorInfo`.
+const CONTINUE: &str = "continue";
 
 impl ApiError {
     /// An error about no field in particular.
@@ -108,7 +118,14 @@ impl ApiError {
             reason,
             message: message.into(),
             fields: Vec::new(),
+            continue_token: None,
         }
+    }
+
+    /// The same with the fields at fault.
+    #[must_use]
+    pub fn with_fields(self, fields: Vec<FieldViolation>) -> Self {
+        Self { fields, ..self }
     }
 
     /// Whether the object, or its namespace, does not exist.
@@ -145,11 +162,9 @@ impl ApiError {
 impl From<ApiError> for Status {
     fn from(error: ApiError) -> Self {
         let mut details = ErrorDetails::new();
-        details.set_error_info(
-            error.reason.as_str(),
-            DOMAIN,
-            std::collections::HashMap::new(),
-        );
+        let token = error.continue_token.map(|token| (CONTINUE.into(), token));
+        let metadata: std::collections::HashMap<String, String> = token.into_iter().collect();
+        details.set_error_info(error.reason.as_str(), DOMAIN, metadata);
         for FieldViolation { field, description } in error.fields {
             details.add_bad_request_violation(field, description);
         }
@@ -170,7 +185,11 @@ impl From<&Status> for ApiError {
             .bad_request()
             .map(|bad| bad.field_violations.as_slice())
             .unwrap_or_default();
+        let token = details
+            .error_info()
+            .and_then(|info| info.metadata.get(CONTINUE));
         Self {
+            continue_token: token.cloned(),
             reason: named.unwrap_or_else(|| from_code(status.code())),
             message: status.message().to_owned(),
             fields: violations
@@ -219,6 +238,7 @@ mod tests {
                     field: "spec.nodeName".into(),
                     description: "Required value".into(),
                 }],
+                continue_token: Some("abc".into()),
             };
             assert_eq!(ApiError::from(&Status::from(error.clone())), error);
         }

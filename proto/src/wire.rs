@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use podplane_api::Object;
 
-use crate::error::{ApiError, Reason};
+use crate::error::{ApiError, FieldViolation, Reason};
 
 /// The uniform methods of an object service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +112,12 @@ pub struct ListRequest {
     /// The token of the previous page.
     #[prost(string, tag = "5")]
     pub r#continue: String,
+    /// Empty: as new as every acknowledged write.
+    #[prost(string, tag = "6")]
+    pub resource_version: String,
+    /// `Exact` or `NotOlderThan`.
+    #[prost(string, tag = "7")]
+    pub resource_version_match: String,
 }
 
 /// `XList`.
@@ -231,18 +237,23 @@ impl Propagation {
     ///
     /// # Errors
     ///
-    /// `BadRequest` if there is none of that name.
+    /// `Invalid` if there is none of that name.
     pub fn parse(name: &str) -> Result<Option<Self>, ApiError> {
         let all = [Self::Background, Self::Foreground, Self::Orphan];
         match all.into_iter().find(|policy| policy.as_str() == name) {
-            None if !name.is_empty() => Err(ApiError::new(
-                Reason::BadRequest,
-                format!(
-                    "propagationPolicy: Unsupported value: {name:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
-                ),
-            )),
+            None if !name.is_empty() => Err(Self::invalid(format!(
+                "Unsupported value: {name:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+            ))),
             found => Ok(found),
         }
+    }
+
+    /// In the words in which Kubernetes refuses `propagationPolicy` in DeleteOptions.
+    pub fn invalid(description: String) -> ApiError {
+        let field = "propagationPolicy".to_owned();
+        let message = format!("DeleteOptions.meta.k8s.io \"\" is invalid: {field}: {description}");
+        let violation = FieldViolation { field, description };
+        ApiError::new(Reason::Invalid, message).with_fields(vec![violation])
     }
 }
 

@@ -476,6 +476,10 @@ message List{plural}Request {{
   int64 limit = 4;
   // The token of the previous page, for the next one at the same revision.
   string continue = 5;
+  // How new the list has to be. Empty: as new as every acknowledged write; 0: any; else at this revision or later.
+  string resource_version = 6;
+  // `NotOlderThan`, or `Exact` for a list at resource_version itself.
+  string resource_version_match = 7;
 }}
 
 message {kind}List {{

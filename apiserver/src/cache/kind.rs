@@ -189,10 +189,7 @@ impl<K: Strategy> KindCache<K> {
         let cursor = {
             let state = self.read();
             if revision < state.oldest {
-                return Err(error::expired(format!(
-                    "too old resource version: {revision} ({})",
-                    state.oldest
-                )));
+                return Err(error::too_old_revision(revision, state.oldest));
             }
             let seen = state
                 .changes

@@ -4,7 +4,7 @@ use podplane_api::{
     selector::{FieldSelector, LabelSelector, Selectable},
 };
 use podplane_proto::error::ApiError;
-use podplane_store::Prefix;
+use podplane_store::{Prefix, Revision};
 use serde::{Deserialize, Serialize};
 
 use super::Entry;
@@ -66,21 +66,29 @@ impl Query {
 /// Where the next page of a list begins. On the wire it is opaque.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Continue {
-    /// The revision of the whole list.
+    /// The revision of the whole list; negative: whichever is current.
     #[serde(rename = "rv")]
-    pub(crate) revision: u64,
+    pub(crate) revision: i64,
     /// The last object that was returned.
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
 impl Continue {
-    pub(crate) fn after(key: ObjectKey, revision: u64) -> Self {
+    pub(crate) fn after(key: ObjectKey, revision: Revision) -> Self {
         let ObjectKey { namespace, name } = key;
         Self {
-            revision,
+            revision: i64::try_from(revision.number()).unwrap_or(i64::MAX),
             namespace,
             name,
+        }
+    }
+
+    /// The rest of the list as it is now, where it was to be of a revision that is gone.
+    pub(crate) fn inconsistent(self) -> Self {
+        Self {
+            revision: -1,
+            ..self
         }
     }
 
@@ -91,7 +99,9 @@ impl Continue {
 
     pub(crate) fn decode(token: &str) -> Result<Self, ApiError> {
         let invalid = |why: &dyn std::fmt::Display| {
-            error::bad_request(format!("continue key is not valid: {why}"))
+            error::bad_request(format!(
+                "invalid continue token: continue key is not valid: {why}"
+            ))
         };
         let json = BASE64.decode(token).map_err(|error| invalid(&error))?;
         serde_json::from_slice(&json).map_err(|error| invalid(&error))

@@ -1,10 +1,10 @@
 use std::{num::NonZeroUsize, sync::Arc};
 
-use podplane_api::ObjectKey;
-use podplane_proto::{
-    error::{ApiError, Reason},
-    wire::ListMeta,
+use podplane_api::{
+    ObjectKey,
+    validation::{ErrorList, Path},
 };
+use podplane_proto::{error::ApiError, wire::ListMeta};
 use podplane_store::{Key, ListQuery, Revision, StoreError};
 
 use super::Registry;
@@ -13,6 +13,9 @@ use crate::{
     error, storage,
     strategy::Strategy,
 };
+
+/// In the reference's words (`apiserver/pkg/storage/etcd3/errors.go`).
+const INCONSISTENT_CONTINUE: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 
 /// How new a list has to be (`resourceVersion` and `resourceVersionMatch`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +29,61 @@ pub(crate) enum Freshness {
     NotOlderThan(Revision),
     /// Exactly at this revision.
     Exact(Revision),
+}
+
+const EXACT: &str = "Exact";
+pub(crate) const NOT_OLDER_THAN: &str = "NotOlderThan";
+
+impl Freshness {
+    /// What of Kubernetes' `ValidateListOptions` is about a list's revision.
+    pub(crate) fn validate(version: &str, version_match: &str, token: &str) -> ErrorList {
+        let mut errors = ErrorList::new();
+        if version_match.is_empty() {
+            return errors;
+        }
+        let path = Path::new("resourceVersionMatch");
+        let mut forbidden = |why: &str| errors.forbidden(&path, why);
+        if version.is_empty() {
+            forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if !token.is_empty() {
+            forbidden("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if version_match == EXACT && version == "0" {
+            forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+        if !matches!(version_match, EXACT | NOT_OLDER_THAN) {
+            errors.not_supported(&path, version_match, &[EXACT, NOT_OLDER_THAN, ""]);
+        }
+        errors
+    }
+
+    /// As `resourceVersion` and `resourceVersionMatch` say it, of a list with that limit and continue token.
+    pub(crate) fn parse(
+        version: &str,
+        version_match: &str,
+        limit: i64,
+        token: &str,
+    ) -> Result<Self, ApiError> {
+        match version {
+            "" => return Ok(Self::Latest),
+            "0" => return Ok(Self::Any),
+            _ if !token.is_empty() => {
+                let why = "specifying resource version is not allowed when using continue";
+                return Err(error::bad_request(why));
+            }
+            _ => {}
+        }
+        let revision: Revision = version
+            .parse()
+            .map_err(|error| error::bad_request(format!("invalid resource version: {error}")))?;
+        Ok(match version_match {
+            EXACT => Self::Exact(revision),
+            // A limit asks for pages, which are of one revision.
+            "" if limit > 0 => Self::Exact(revision),
+            _ => Self::NotOlderThan(revision),
+        })
+    }
 }
 
 /// Objects, and the revision and continuation of the list that they are of.
@@ -50,13 +108,8 @@ impl<K: Strategy> Registry<K> {
         let page = if token.is_empty() {
             self.first_page(query, limit, freshness).await?
         } else {
-            let from = Continue::decode(token)?;
-            let revision = Revision::new(from.revision)
-                .ok_or_else(|| error::bad_request("continue key is not valid: no revision"))?;
-            let after =
-                storage::key::<K>(&ObjectKey::new(from.namespace.as_str(), from.name.as_str()))?;
-            let page = self.stored(query, limit, revision, Some(after)).await;
-            page.map_err(continue_error)?
+            self.next_page(query, limit, Continue::decode(token)?)
+                .await?
         };
         let Page {
             revision,
@@ -65,7 +118,7 @@ impl<K: Strategy> Registry<K> {
             remaining,
         } = page;
         let token = last
-            .map(|key| Continue::after(key, revision.number()).encode())
+            .map(|key| Continue::after(key, revision).encode())
             .transpose()?;
         let metadata = ListMeta {
             r#continue: token,
@@ -73,6 +126,30 @@ impl<K: Strategy> Registry<K> {
             resource_version: Some(revision.to_string()),
         };
         Ok(Listed { metadata, items })
+    }
+
+    async fn next_page(
+        &self,
+        query: &Query,
+        limit: NonZeroUsize,
+        from: Continue,
+    ) -> Result<Page, ApiError> {
+        let number = match from.revision {
+            ..0 => self.engine.acknowledged(),
+            revision => revision.unsigned_abs(),
+        };
+        let revision = Revision::new(number).ok_or_else(|| {
+            error::bad_request("invalid continue token: continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
+        })?;
+        let key = ObjectKey::new(from.namespace.as_str(), from.name.as_str());
+        let after = storage::key::<K>(&key)?;
+        match self.stored(query, limit, revision, Some(after)).await {
+            Err(error) if error.is_compacted() => Err(ApiError {
+                continue_token: Some(from.inconsistent().encode()?),
+                ..error::expired(INCONSISTENT_CONTINUE)
+            }),
+            page => page.map_err(error::store),
+        }
     }
 
     async fn first_page(
@@ -85,11 +162,11 @@ impl<K: Strategy> Registry<K> {
             Freshness::Any => {}
             Freshness::Latest => self.position.reached(self.engine.acknowledged()).await?,
             Freshness::NotOlderThan(revision) => {
-                self.not_in_the_future(revision)?;
+                self.of_this_store(revision)?;
                 self.position.reached(revision.number()).await?;
             }
             Freshness::Exact(revision) => {
-                self.not_in_the_future(revision)?;
+                self.of_this_store(revision)?;
                 let page = self.stored(query, limit, revision, None).await;
                 return page.map_err(error::store);
             }
@@ -97,19 +174,24 @@ impl<K: Strategy> Registry<K> {
         Ok(self.cache.list(query, limit.get(), &self.position))
     }
 
-    /// A revision that this server never had was of another store, or of a write that a restore undid: the client has to begin anew.
-    pub(super) fn not_in_the_future(&self, revision: Revision) -> Result<(), ApiError> {
-        let current = self
-            .engine
-            .acknowledged()
-            .max(self.position.current().number());
+    /// That the revision is one that this store has had. One of before a restore means nothing here, also where a newer one would do: the client
+    /// has to begin anew.
+    pub(super) fn of_this_store(&self, revision: Revision) -> Result<(), ApiError> {
+        let first = self.engine.first();
+        if revision < first {
+            return Err(error::too_old_revision(revision, first));
+        }
+        let current = self.newest();
         if revision.number() > current {
-            return Err(ApiError::new(
-                Reason::Expired,
-                format!("Too large resource version: {revision}, current: {current}"),
-            ));
+            return Err(error::too_large_revision(revision, current));
         }
         Ok(())
+    }
+
+    /// The number of the newest revision that anybody may know of.
+    pub(super) fn newest(&self) -> u64 {
+        let position = self.position.current().number();
+        self.engine.acknowledged().max(position)
     }
 
     /// Read from the store, since the cache has only the present.
@@ -160,13 +242,4 @@ impl<K: Strategy> Registry<K> {
             }
         }
     }
-}
-
-fn continue_error(error: StoreError) -> ApiError {
-    if error.is_compacted() {
-        return error::expired(
-            "The provided continue parameter is too old to display a consistent list result. You must start a new list without the continue parameter.",
-        );
-    }
-    error::store(error)
 }

@@ -147,16 +147,12 @@ fn inapplicable(error: &ApplyError) -> ApiError {
         ApplyError::ManagedFields | ApplyError::Untypable(_) => {
             error::bad_request(error.to_string())
         }
-        ApplyError::Conflicts(conflicts) => ApiError {
-            reason: Reason::Conflict,
-            message: error.to_string(),
-            fields: conflicts
-                .iter()
-                .map(|conflict| FieldViolation {
-                    field: conflict.field.clone(),
-                    description: conflict.message(),
-                })
-                .collect(),
-        },
+        ApplyError::Conflicts(conflicts) => {
+            let violations = conflicts.iter().map(|conflict| FieldViolation {
+                field: conflict.field.clone(),
+                description: conflict.message(),
+            });
+            ApiError::new(Reason::Conflict, error.to_string()).with_fields(violations.collect())
+        }
     }
 }

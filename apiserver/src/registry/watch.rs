@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _, stream};
 use podplane_proto::error::ApiError;
 use podplane_store::Revision;
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use super::Registry;
 use crate::{
@@ -14,17 +14,52 @@ use crate::{
     strategy::Strategy,
 };
 
-/// How long a watch is idle before it gets a bookmark.
+/// How often a watch gets a bookmark.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How long before its end it gets another, so that its client can go on from there.
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+/// When a bookmark that is due is tried again, because the watch has not come to the end of what happened.
+const BOOKMARK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// With all present objects, as they are at this revision or later; `None`: as new as every acknowledged write.
+    Present(Option<Revision>),
+    /// With the changes after this revision.
+    After(Revision),
+    /// With the changes that come.
+    Now,
+}
+
+impl Start {
+    /// As `resourceVersion` says it: present objects first where it is empty or 0, for at 0 any state will do.
+    pub(crate) fn parse(version: &str) -> Result<Self, ApiError> {
+        match version {
+            "" | "0" => Ok(Self::Present(None)),
+            version => revision(version).map(Self::After),
+        }
+    }
+}
+
+/// The revision of a `resourceVersion` of which a watch is asked.
+pub(crate) fn revision(version: &str) -> Result<Revision, ApiError> {
+    version.parse().map_err(|_| {
+        error::bad_request(format!(
+            "invalid resource version {version:?}: not a revision of this server"
+        ))
+    })
+}
 
 /// What is asked of a watch.
 #[derive(Debug)]
 pub(crate) struct WatchOptions {
     pub(crate) query: Query,
-    /// Changes after this revision; where it is empty or 0, all present objects first.
-    pub(crate) after: String,
-    /// Whether an idle watch is told how far it has come.
+    pub(crate) start: Start,
+    /// Whether it is told from time to time how far it has come.
     pub(crate) bookmarks: bool,
+    /// When it will be ended by whoever asked for it.
+    pub(crate) ends: Option<Instant>,
     /// Whether a bookmark ends the present objects.
     pub(crate) announce_end: bool,
 }
@@ -48,34 +83,57 @@ impl<K: Strategy> Registry<K> {
     ) -> Result<impl Stream<Item = Result<Told, ApiError>> + Send + use<K>, ApiError> {
         let WatchOptions {
             query,
-            after,
+            start,
             bookmarks,
+            ends,
             announce_end,
         } = options;
         self.position.reached(self.engine.acknowledged()).await?;
-        // As in lists, 0 is any revision, and all objects are present at any.
-        let (watcher, phase) = if after.is_empty() || after == "0" {
-            let watcher = self.cache.watch_all(query, self.position.clone());
-            (watcher, Phase::Present)
-        } else {
-            let revision: Revision = after.parse().map_err(|_| {
-                error::bad_request(format!(
-                    "invalid resource version {after:?}: not a revision of this server"
-                ))
-            })?;
-            self.not_in_the_future(revision)?;
-            let watcher = self
-                .cache
-                .watch_after(revision, query, self.position.clone())?;
-            (watcher, Phase::Following)
+        let position = self.position.clone();
+        let (watcher, phase) = match start {
+            Start::Present(at_least) => {
+                at_least.map_or(Ok(()), |revision| self.of_this_store(revision))?;
+                (self.cache.watch_all(query, position), Phase::Present)
+            }
+            Start::After(revision) => {
+                self.not_of_another_store(revision)?;
+                let watcher = self.cache.watch_after(revision, query, position)?;
+                (watcher, Phase::Following)
+            }
+            Start::Now => {
+                let now = self.position.current();
+                let watcher = self.cache.watch_after(now, query, position)?;
+                (watcher, Phase::Following)
+            }
         };
         Ok(told(Open {
             watcher,
-            bookmarks,
+            bookmark_at: bookmarks.then(|| next_bookmark(ends)),
+            ends,
             announce_end,
             phase,
         }))
     }
+
+    /// The reference waits for a revision that is not there yet. Here there is one server, so that such a revision comes from a store that is no
+    /// more, and whoever waited for it would miss all that happens until then.
+    fn not_of_another_store(&self, revision: Revision) -> Result<(), ApiError> {
+        let current = self.newest();
+        if revision.number() > current {
+            let message = format!("too large resource version: {revision} ({current})");
+            return Err(error::expired(message));
+        }
+        Ok(())
+    }
+}
+
+/// When a watch that ends then gets its next bookmark.
+fn next_bookmark(ends: Option<Instant>) -> Instant {
+    let now = Instant::now();
+    let regular = now + BOOKMARK_EVERY;
+    let last = ends.and_then(|ends| ends.checked_sub(BOOKMARK_BEFORE_END));
+    last.filter(|last| *last > now)
+        .map_or(regular, |last| last.min(regular))
 }
 
 #[derive(Clone, Copy)]
@@ -90,7 +148,9 @@ enum Phase {
 
 struct Open<K> {
     watcher: Watcher<K>,
-    bookmarks: bool,
+    /// When the next bookmark is due.
+    bookmark_at: Option<Instant>,
+    ends: Option<Instant>,
     announce_end: bool,
     phase: Phase,
 }
@@ -123,16 +183,19 @@ impl<K: Strategy> Open<K> {
             return Ok(present.chain(end).collect());
         }
         loop {
-            // Dropping `next` when the time is up loses nothing.
-            match time::timeout(BOOKMARK_EVERY, self.watcher.next()).await {
-                Ok(seen) => return Ok(seen?.into_iter().map(Told::Seen).collect()),
-                Err(_elapsed) if self.bookmarks => {
-                    if let Some(revision) = self.watcher.caught_up() {
-                        return Ok(vec![Told::Bookmark(revision)]);
-                    }
-                }
-                Err(_elapsed) => {}
+            let seen = match self.bookmark_at {
+                // Dropping `next` when the time is up loses nothing.
+                Some(due) => time::timeout_at(due, self.watcher.next()).await,
+                None => Ok(self.watcher.next().await),
+            };
+            if let Ok(seen) = seen {
+                return Ok(seen?.into_iter().map(Told::Seen).collect());
             }
+            if let Some(revision) = self.watcher.caught_up() {
+                self.bookmark_at = Some(next_bookmark(self.ends));
+                return Ok(vec![Told::Bookmark(revision)]);
+            }
+            self.bookmark_at = Some(Instant::now() + BOOKMARK_AGAIN);
         }
     }
 }

@@ -7,6 +7,7 @@ use podplane_proto::error::{ApiError, FieldViolation, Reason};
 use serde_json::{Value, json};
 
 use super::resource::Names;
+use crate::error;
 
 pub(super) type Answer = Response<Body>;
 
@@ -57,7 +58,29 @@ pub(super) struct About<'a> {
 
 /// A refusal.
 pub(super) fn refusal(error: &ApiError, about: About<'_>) -> Answer {
-    document(code(error.reason), &status(error, about))
+    of_status(&status(error, about))
+}
+
+/// A refusal of the options of a request, which are a kind themselves: `ListOptions`.
+pub(super) fn refusal_of_options(error: &ApiError, kind: &str) -> Answer {
+    let mut status = status(error, About::default());
+    status["details"]["group"] = "meta.k8s.io".into();
+    status["details"]["kind"] = kind.into();
+    of_status(&status)
+}
+
+fn of_status(status: &Value) -> Answer {
+    let code = status["code"]
+        .as_u64()
+        .and_then(|code| u16::try_from(code).ok());
+    let code = code.and_then(|code| StatusCode::from_u16(code).ok());
+    let mut answer = document(code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), status);
+    if let Some(seconds) = status["details"]["retryAfterSeconds"].as_u64() {
+        answer
+            .headers_mut()
+            .insert(header::RETRY_AFTER, seconds.into());
+    }
+    answer
 }
 
 fn code(reason: Reason) -> StatusCode {
@@ -68,6 +91,7 @@ fn code(reason: Reason) -> StatusCode {
         Reason::BadRequest => StatusCode::BAD_REQUEST,
         Reason::Forbidden => StatusCode::FORBIDDEN,
         Reason::Expired => StatusCode::GONE,
+        Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Reason::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Reason::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Reason::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -80,9 +104,18 @@ pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
         reason,
         message,
         fields,
+        continue_token,
     } = error;
     let mut details = json!({});
-    if let Some(names) = about.names {
+    let of_object = matches!(
+        reason,
+        Reason::NotFound
+            | Reason::AlreadyExists
+            | Reason::Conflict
+            | Reason::Invalid
+            | Reason::Forbidden
+    );
+    if let Some(names) = about.names.filter(|_| of_object) {
         // Of an invalid object the kind is named, else the resource.
         let kind = match reason {
             Reason::Invalid => names.kind,
@@ -93,13 +126,20 @@ pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
             details["group"] = names.group.into();
         }
     }
-    if !about.name.is_empty() {
+    if of_object && !about.name.is_empty() {
         details["name"] = about.name.into();
     }
     if !fields.is_empty() {
         details["causes"] = fields.iter().map(cause).collect();
     }
-    failure(code(*reason), reason.as_str(), message, Some(details))
+    if *reason == Reason::Timeout {
+        details["retryAfterSeconds"] = 1.into();
+    }
+    let mut status = failure(code(*reason), reason.as_str(), message, Some(details));
+    if let Some(token) = continue_token {
+        status["metadata"]["continue"] = token.as_str().into();
+    }
+    status
 }
 
 /// metav1.Status for what only HTTP can refuse.
@@ -128,7 +168,7 @@ pub(super) fn failure(
 
 /// metav1.StatusCause. The reason is told by how Kubernetes' text for it begins (`field.ErrorType.String`).
 fn cause(violation: &FieldViolation) -> Value {
-    const REASONS: [(&str, &str); 10] = [
+    const REASONS: [(&str, &str); 11] = [
         ("Required value", "FieldValueRequired"),
         ("Duplicate value", "FieldValueDuplicate"),
         ("Unsupported value", "FieldValueNotSupported"),
@@ -139,13 +179,18 @@ fn cause(violation: &FieldViolation) -> Value {
         ("Invalid value", "FieldValueInvalid"),
         ("Internal error", "InternalError"),
         ("conflict with", "FieldManagerConflict"),
+        (error::TOO_LARGE_REVISION, "ResourceVersionTooLarge"),
     ];
     let FieldViolation { field, description } = violation;
     let reason = REASONS
         .into_iter()
         .find(|(text, _)| description.starts_with(text))
         .map_or("FieldValueInvalid", |(_, reason)| reason);
-    json!({"reason": reason, "message": description, "field": field})
+    let mut cause = json!({"reason": reason, "message": description});
+    if !field.is_empty() {
+        cause["field"] = field.as_str().into();
+    }
+    cause
 }
 
 /// A refusal of the request as HTTP.

@@ -2,18 +2,20 @@
 
 use axum::extract::Query;
 use http::{HeaderMap, Uri, header};
-use podplane_api::{jiff::SignedDuration, validation::ErrorList};
+use podplane_api::{
+    jiff::SignedDuration,
+    validation::{ErrorList, Path},
+};
 use podplane_proto::{
     error::ApiError,
     wire::{Preconditions, Propagation},
 };
-use podplane_store::Revision;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
     error,
-    registry::{DeleteOptions, Effect, Freshness, Write},
+    registry::{DeleteOptions, Effect, Freshness, NOT_OLDER_THAN, Start, Write, watch_revision},
 };
 
 /// As in the reference.
@@ -58,7 +60,7 @@ pub(crate) struct ListOptions {
     pub(super) limit: i64,
     pub(super) token: String,
     pub(super) bookmarks: bool,
-    pub(super) send_initial_events: bool,
+    send_initial_events: Option<bool>,
     /// When a watch is to end.
     pub(super) timeout: Option<SignedDuration>,
     resource_version: String,
@@ -92,9 +94,14 @@ impl Options {
         boolean("watch", &self.watch)
     }
 
+    /// How to list or watch.
     pub(super) fn list(&self, namespace: &str) -> Result<ListOptions, ApiError> {
         let timeout = integer("timeoutSeconds", &self.timeout_seconds)?;
-        Ok(ListOptions {
+        let send_initial_events = match self.send_initial_events.as_str() {
+            "" => None,
+            text => Some(boolean("sendInitialEvents", text)?),
+        };
+        let list = ListOptions {
             selection: Selection {
                 namespace: namespace.to_owned(),
                 labels: self.label_selector.clone(),
@@ -103,13 +110,22 @@ impl Options {
             limit: integer("limit", &self.limit)?.unwrap_or(0),
             token: self.r#continue.clone(),
             bookmarks: boolean("allowWatchBookmarks", &self.allow_watch_bookmarks)?,
-            send_initial_events: boolean("sendInitialEvents", &self.send_initial_events)?,
+            send_initial_events,
             timeout: timeout
                 .filter(|seconds| *seconds > 0)
                 .map(SignedDuration::from_secs),
             resource_version: self.resource_version.clone(),
             version_match: self.resource_version_match.clone(),
-        })
+        };
+        let errors = if self.is_watch()? {
+            list.validate_watch()
+        } else {
+            list.validate()
+        };
+        if !errors.is_empty() {
+            return Err(error::invalid_options("ListOptions", &errors));
+        }
+        Ok(list)
     }
 
     /// How to write. A client that names no field manager is known by the first word of its user agent.
@@ -185,58 +201,68 @@ impl Options {
 }
 
 impl ListOptions {
-    /// How new the list has to be.
-    pub(super) fn freshness(&self) -> Result<Freshness, ApiError> {
+    /// Kubernetes' `ValidateListOptions`.
+    fn validate(&self) -> ErrorList {
         let Self {
             resource_version: version,
             version_match,
             token,
             ..
         } = self;
-        let forbidden =
-            |why: &str| error::bad_request(format!("resourceVersionMatch: Forbidden: {why}"));
-        if version.is_empty() || !token.is_empty() {
-            return match version_match.as_str() {
-                "" => Ok(Freshness::Latest),
-                _ if !token.is_empty() => Err(forbidden(
-                    "resourceVersionMatch is forbidden when continue is provided",
-                )),
-                _ => Err(forbidden(
-                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
-                )),
-            };
+        let mut errors = Freshness::validate(version, version_match, token);
+        if self.send_initial_events.is_some() {
+            let path = Path::new("sendInitialEvents");
+            errors.forbidden(&path, "sendInitialEvents is forbidden for list");
         }
-        if version == "0" {
-            return match version_match.as_str() {
-                "Exact" => Err(forbidden(
-                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-                )),
-                _ => Ok(Freshness::Any),
-            };
+        errors
+    }
+
+    /// The same for a watch.
+    fn validate_watch(&self) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let path = Path::new("resourceVersionMatch");
+        let version_match = self.version_match.as_str();
+        if self.send_initial_events.is_some() && version_match != NOT_OLDER_THAN {
+            let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+            errors.forbidden(&path, why);
         }
-        let revision: Revision = version.parse().map_err(|_| {
-            error::bad_request(format!(
-                "resourceVersion: Invalid value: {version:?}: not a revision of this server"
-            ))
-        })?;
-        match version_match.as_str() {
-            "Exact" => Ok(Freshness::Exact(revision)),
-            // A limit asks for pages, which are of one revision.
-            "" if self.limit > 0 => Ok(Freshness::Exact(revision)),
-            "" | "NotOlderThan" => Ok(Freshness::NotOlderThan(revision)),
-            other => Err(error::bad_request(format!(
-                "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
-            ))),
+        if !version_match.is_empty() {
+            if self.send_initial_events.is_none() {
+                let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+                errors.forbidden(&path, why);
+            }
+            if version_match != NOT_OLDER_THAN {
+                errors.not_supported(&path, version_match, &[NOT_OLDER_THAN]);
+            }
+            if !self.token.is_empty() {
+                let why = "resourceVersionMatch is forbidden when continue is provided";
+                errors.forbidden(&path, why);
+            }
+        }
+        errors
+    }
+
+    /// How new the list has to be.
+    pub(super) fn freshness(&self) -> Result<Freshness, ApiError> {
+        let version = &self.resource_version;
+        Freshness::parse(version, &self.version_match, self.limit, &self.token)
+    }
+
+    /// Where a watch begins.
+    pub(super) fn start(&self) -> Result<Start, ApiError> {
+        let version = self.resource_version.as_str();
+        match (self.send_initial_events, version) {
+            (None, version) => Start::parse(version),
+            (Some(true), "" | "0") => Ok(Start::Present(None)),
+            (Some(true), version) => Ok(Start::Present(Some(watch_revision(version)?))),
+            (Some(false), "" | "0") => Ok(Start::Now),
+            (Some(false), version) => Ok(Start::After(watch_revision(version)?)),
         }
     }
 
-    /// The revision after which a watch begins; empty if it begins with what is present.
-    pub(super) fn watch_after(&self) -> String {
-        if self.send_initial_events {
-            String::new()
-        } else {
-            self.resource_version.clone()
-        }
+    /// Whether a watch says when all that was present has been sent.
+    pub(super) fn announces_end(&self) -> bool {
+        self.bookmarks && self.send_initial_events == Some(true)
     }
 }
 
@@ -279,10 +305,10 @@ pub(super) fn delete_options(body: &Value) -> Result<DeleteOptions, ApiError> {
         (None, policy) => policy,
         (Some(true), None) => Some(Propagation::Orphan),
         (Some(false), None) => Some(Propagation::Background),
-        (Some(_), Some(_)) => {
-            return Err(error::bad_request(
-                "orphanDependents and propagationPolicy cannot be both set",
-            ));
+        (Some(_), Some(policy)) => {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            let why = format!("Invalid value: {:?}: {why}", policy.as_str());
+            return Err(Propagation::invalid(why));
         }
     };
     let DeletePreconditions {

@@ -14,6 +14,7 @@ use podplane_proto::{
     wire::{BindPodRequest, ListMeta, WatchEventType},
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::request::{FieldValidation, ListOptions, Selection, WriteOptions};
 use crate::{
@@ -100,7 +101,12 @@ pub(crate) trait Resource: Send + Sync {
 
     fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>>;
 
-    fn watch<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Notices, ApiError>>;
+    /// A watch; whoever asks for it ends it at `ends`.
+    fn watch<'a>(
+        &'a self,
+        options: &'a ListOptions,
+        ends: Instant,
+    ) -> BoxFuture<'a, Result<Notices, ApiError>>;
 
     fn create<'a>(
         &'a self,
@@ -277,13 +283,18 @@ impl<K: RestKind> Resource for Registry<K> {
         .boxed()
     }
 
-    fn watch<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Notices, ApiError>> {
+    fn watch<'a>(
+        &'a self,
+        options: &'a ListOptions,
+        ends: Instant,
+    ) -> BoxFuture<'a, Result<Notices, ApiError>> {
         async move {
             let options = WatchOptions {
                 query: query::<K>(&options.selection)?,
-                after: options.watch_after(),
+                start: options.start()?,
                 bookmarks: options.bookmarks,
-                announce_end: options.bookmarks && options.send_initial_events,
+                ends: Some(ends),
+                announce_end: options.announces_end(),
             };
             let told = Self::watch(self, options).await?;
             Ok(told

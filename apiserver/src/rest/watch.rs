@@ -9,7 +9,7 @@ use podplane_proto::{
     wire::{ListMeta, WatchEventType},
 };
 use serde_json::{Value, json};
-use tokio::time;
+use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -33,9 +33,10 @@ pub(super) async fn answer(
         .timeout
         .and_then(|timeout| timeout.try_into().ok())
         .unwrap_or(LASTS);
-    let notices = match resource.watch(options).await {
+    let ends = Instant::now() + lasts;
+    let notices = match resource.watch(options, ends).await {
         Ok(notices) => notices,
-        // In the stream, where a client's reflector looks for it.
+        // In the stream, as from the reference: there are reflectors that look for it only there, and begin anew then.
         Err(error) if error.is_expired() => {
             let line = line("ERROR", &answer::status(&error, About::default()));
             return answer::stream(futures::stream::once(future::ready(Ok(line))));
@@ -57,7 +58,7 @@ pub(super) async fn answer(
     });
     // Ends with the server, so that its clients look for the next one.
     let end = async move {
-        _ = time::timeout(lasts, stop.cancelled()).await;
+        _ = time::timeout_at(ends, stop.cancelled()).await;
     };
     answer::stream(lines.take_until(Box::pin(end)))
 }

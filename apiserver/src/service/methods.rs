@@ -136,12 +136,18 @@ fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Res
                 label_selector,
                 field_selector,
                 limit,
-                r#continue,
+                r#continue: token,
+                resource_version: version,
+                resource_version_match: version_match,
             } = request;
             let query = Query::parse::<K>(namespace, &label_selector, &field_selector)?;
-            let Listed { metadata, items } = registry
-                .list(&query, limit, &r#continue, Freshness::Latest)
-                .await?;
+            let errors = Freshness::validate(&version, &version_match, &token);
+            if !errors.is_empty() {
+                return Err(error::invalid_options("ListOptions", &errors));
+            }
+            let freshness = Freshness::parse(&version, &version_match, limit, &token)?;
+            let list = registry.list(&query, limit, &token, freshness).await?;
+            let Listed { metadata, items } = list;
             let items = items.iter().map(|entry| entry.message.clone()).collect();
             Ok(ObjectList {
                 metadata: Some(metadata),

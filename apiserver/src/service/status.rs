@@ -14,6 +14,7 @@ pub(super) fn of(error: ApiError) -> Status {
         reason,
         message,
         fields,
+        continue_token,
     } = error;
     let mut left = FIELDS_MAX_BYTES;
     let mut shown = Vec::new();
@@ -32,6 +33,7 @@ pub(super) fn of(error: ApiError) -> Status {
         reason,
         message: cut(message, MESSAGE_MAX_BYTES),
         fields: shown,
+        continue_token,
     }
     .into()
 }

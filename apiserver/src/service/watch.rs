@@ -16,7 +16,7 @@ use super::status;
 use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
-    registry::{Registry, Told, WatchOptions},
+    registry::{Registry, Start, Told, WatchOptions},
     strategy::Strategy,
 };
 
@@ -44,8 +44,9 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
                 .map_err(status::of)?;
             let options = WatchOptions {
                 query,
-                after: resource_version,
+                start: Start::parse(&resource_version).map_err(status::of)?,
                 bookmarks: allow_watch_bookmarks,
+                ends: None,
                 announce_end: allow_watch_bookmarks,
             };
             let told = registry.watch(options).await.map_err(status::of)?;

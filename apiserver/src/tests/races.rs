@@ -1,4 +1,9 @@
 use podplane_client::{Binding, Reason};
+use podplane_store::{
+    Commit, Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, StoreError, Txn,
+    Watch,
+};
+use tokio::sync::watch;
 
 use super::*;
 
@@ -131,5 +136,108 @@ async fn nothing_is_created_in_a_namespace_that_ends() {
         .await
         .unwrap();
     assert!(left.items.is_empty(), "{left:?}");
+    server.stop().await;
+}
+
+/// A store that tells nobody of a commit, neither who made it nor who watches, while its gate is closed; who reads it or is refused by it, is.
+#[derive(Debug)]
+struct Held {
+    store: MemStore,
+    gate: watch::Receiver<bool>,
+}
+
+#[derive(Debug)]
+struct HeldWatch {
+    watch: <MemStore as Store>::Watch,
+    gate: watch::Receiver<bool>,
+}
+
+async fn passed(gate: &watch::Receiver<bool>) {
+    gate.clone().wait_for(|open| *open).await.unwrap();
+}
+
+impl Store for Held {
+    type Watch = HeldWatch;
+
+    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+        let committed = self.store.commit(txn).await?;
+        passed(&self.gate).await;
+        Ok(committed)
+    }
+
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+        self.store.get(key, at).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<Snapshot, StoreError> {
+        self.store.list(query).await
+    }
+
+    async fn watch(&self, prefix: Prefix, after: Revision) -> Result<HeldWatch, StoreError> {
+        Ok(HeldWatch {
+            watch: self.store.watch(prefix, after).await?,
+            gate: self.gate.clone(),
+        })
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.store.compact(revision).await
+    }
+
+    async fn status(&self) -> Result<Status, StoreError> {
+        self.store.status().await
+    }
+}
+
+impl Watch for HeldWatch {
+    async fn next(&mut self) -> Result<Commit, StoreError> {
+        let commit = self.watch.next().await?;
+        passed(&self.gate).await;
+        Ok(commit)
+    }
+
+    fn position(&self) -> Revision {
+        self.watch.position()
+    }
+}
+
+#[tokio::test]
+async fn who_was_refused_by_a_write_reads_it() {
+    let gate = watch::Sender::new(true);
+    let store = Held {
+        store: MemStore::new(),
+        gate: gate.subscribe(),
+    };
+    let server = TestServer::with(store).await;
+    let nodes = server.nodes();
+    nodes.create(&node("deleted")).await.unwrap();
+    gate.send_replace(false);
+    // Neither of these is answered yet.
+    let mut writing = JoinSet::new();
+    let of_writer = nodes.clone();
+    writing.spawn(async move { of_writer.create(&node("created")).await });
+    let of_writer = nodes.clone();
+    let remove = DeleteParams::default();
+    writing.spawn(async move { of_writer.delete("deleted", &remove).await });
+    // A status that is there already is written without a commit, and so is answered.
+    within(async { while nodes.update_status(&node("created")).await.is_err() {} }).await;
+    within(async { while nodes.update_status(&node("deleted")).await.is_ok() {} }).await;
+
+    let mut reading = JoinSet::new();
+    for name in ["created", "deleted"] {
+        let of_reader = nodes.clone();
+        reading.spawn(async move { (name, of_reader.get(name).await.is_ok()) });
+    }
+    // Whoever answers before the gate opens has not waited for what it was told.
+    let early = time::timeout(Duration::from_millis(100), reading.join_next()).await;
+    assert!(early.is_err(), "{early:?}");
+    gate.send_replace(true);
+    while let Some(read) = within(reading.join_next()).await {
+        let (name, found) = read.unwrap();
+        assert_eq!(found, name == "created", "{name}");
+    }
+    while let Some(written) = within(writing.join_next()).await {
+        written.unwrap().unwrap();
+    }
     server.stop().await;
 }

@@ -11,7 +11,7 @@ use tokio::time;
 use super::Upkeep;
 use crate::{
     cache::Query,
-    registry::{Told, WatchOptions},
+    registry::{Start, Told, WatchOptions},
 };
 
 /// How often a namespace whose content takes its time, pods for example, is looked at again.
@@ -40,7 +40,8 @@ impl Upkeep {
     async fn watch(&self) -> Result<BoxStream<'static, Result<Told, ApiError>>, ApiError> {
         let all = WatchOptions {
             query: Query::default(),
-            after: String::new(),
+            start: Start::Present(None),
+            ends: None,
             bookmarks: false,
             announce_end: false,
         };

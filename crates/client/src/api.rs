@@ -78,6 +78,10 @@ pub struct ListParams {
     pub limit: i64,
     /// [`ObjectList::continue_token`] of the previous page.
     pub continue_token: String,
+    /// How new a list has to be; empty: as new as every acknowledged write.
+    pub resource_version: String,
+    /// `Exact` for a list at that revision itself, `NotOlderThan` or empty for one as new.
+    pub resource_version_match: String,
 }
 
 /// A list at one revision.
@@ -170,6 +174,8 @@ impl<K: Object> Api<K> {
             field_selector: params.field_selector.clone(),
             limit: params.limit,
             r#continue: params.continue_token.clone(),
+            resource_version: params.resource_version.clone(),
+            resource_version_match: params.resource_version_match.clone(),
         };
         let list = self
             .calls

@@ -44,6 +44,8 @@ impl Full for ListRequest {
             field_selector: text(),
             limit: 1,
             r#continue: text(),
+            resource_version: text(),
+            resource_version_match: text(),
         }
     }
 }

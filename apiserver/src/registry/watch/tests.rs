@@ -48,8 +48,9 @@ impl Server {
     ) -> Result<impl Stream<Item = Result<Told, ApiError>> + use<>, ApiError> {
         let options = WatchOptions {
             query: Query::default(),
-            after: after.to_owned(),
+            start: Start::parse(after)?,
             bookmarks,
+            ends: None,
             announce_end: false,
         };
         self.registry.watch(options).await
@@ -83,6 +84,45 @@ async fn an_idle_watch_gets_a_bookmark_each_minute() {
         assert_eq!(revision.to_string(), created.resource_version());
         assert!(before.elapsed() >= BOOKMARK_EVERY && before.elapsed() < BOOKMARK_EVERY * 2);
     }
+}
+
+/// So that who comes back after it was ended resumes near the present.
+#[tokio::test(start_paused = true)]
+async fn a_watch_gets_a_bookmark_before_its_end() {
+    let server = Server::start().await;
+    let created = server.create("n").await;
+    let begun = Instant::now();
+    let lasts = BOOKMARK_EVERY + Duration::from_secs(30);
+    let options = WatchOptions {
+        query: Query::default(),
+        start: Start::parse(created.resource_version()).unwrap(),
+        bookmarks: true,
+        ends: Some(begun + lasts),
+        announce_end: false,
+    };
+    let mut events = pin!(server.registry.watch(options).await.unwrap());
+    for due in [BOOKMARK_EVERY, lasts - BOOKMARK_BEFORE_END] {
+        let event = events.next().await.unwrap().unwrap();
+        assert!(matches!(event, Told::Bookmark(_)), "{event:?}");
+        let late = begun.elapsed() - due;
+        assert!(late < Duration::from_millis(100), "{late:?} late");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_now_sees_what_comes() {
+    let server = Server::start().await;
+    server.create("a").await;
+    let options = WatchOptions {
+        query: Query::default(),
+        start: Start::Now,
+        bookmarks: false,
+        ends: None,
+        announce_end: false,
+    };
+    let mut events = pin!(server.registry.watch(options).await.unwrap());
+    server.create("b").await;
+    assert_eq!(node(events.next().await.unwrap().unwrap()).name(), "b");
 }
 
 #[tokio::test(start_paused = true)]
