@@ -6,6 +6,7 @@
 mod answer;
 mod body;
 mod discovery;
+mod health;
 mod openapi;
 mod patch;
 mod request;
@@ -50,90 +51,93 @@ const AT_ONCE: usize = 32;
 #[derive(Clone)]
 struct Facade {
     kinds: Arc<[Arc<dyn Resource>]>,
+    openapi: Arc<openapi::OpenApi>,
     /// Ends open watches.
     stop: CancellationToken,
 }
 
 /// The routes of the REST API.
 pub(crate) fn router(kinds: Vec<Arc<dyn Resource>>, stop: CancellationToken) -> Router {
+    let facade = Facade {
+        kinds: kinds.into(),
+        openapi: Arc::default(),
+        stop,
+    };
     Router::new()
+        .merge(health::routes(facade.stop.clone()))
         .route("/version", get(|| async { version() }))
-        .route(
-            "/livez",
-            get(|| async { answer::text(StatusCode::OK, "ok") }),
-        )
-        .route(
-            "/readyz",
-            get(|| async { answer::text(StatusCode::OK, "ok") }),
-        )
-        .route(
-            "/healthz",
-            get(|| async { answer::text(StatusCode::OK, "ok") }),
-        )
-        .route(
-            "/api",
-            get(async |State(facade): State<Facade>, headers: HeaderMap| {
-                discovery::core(&facade.kinds, &headers)
-            }),
-        )
-        .route(
-            "/apis",
-            get(async |State(facade): State<Facade>, headers: HeaderMap| {
-                discovery::groups(&facade.kinds, &headers)
-            }),
-        )
-        .route(
-            "/apis/{group}",
-            get(
-                async |State(facade): State<Facade>, Path(group): Path<String>| {
-                    discovery::group(&facade.kinds, &group)
-                },
-            ),
-        )
-        .route(
-            "/api/{version}",
-            get(
-                async |State(facade): State<Facade>, Path(version): Path<String>| {
-                    discovery::resources(&facade.kinds, "", &version)
-                },
-            ),
-        )
-        .route(
-            "/apis/{group}/{version}",
-            get(
-                async |State(facade): State<Facade>,
-                       Path((group, version)): Path<(String, String)>| {
-                    discovery::resources(&facade.kinds, &group, &version)
-                },
-            ),
-        )
-        .route(
-            "/openapi/v3",
-            get(async |State(facade): State<Facade>| openapi::index(&facade.kinds)),
-        )
-        .route(
-            "/openapi/v3/api/{version}",
-            get(
-                async |State(facade): State<Facade>, Path(version): Path<String>| {
-                    openapi::document(&facade.kinds, "", &version)
-                },
-            ),
-        )
-        .route(
-            "/openapi/v3/apis/{group}/{version}",
-            get(
-                async |State(facade): State<Facade>,
-                       Path((group, version)): Path<(String, String)>| {
-                    openapi::document(&facade.kinds, &group, &version)
-                },
-            ),
-        )
+        .route("/", get(root))
+        .route("/api", get(core))
+        .route("/apis", get(groups))
+        .route("/apis/{group}", get(group))
+        .route("/api/{version}", get(core_resources))
+        .route("/apis/{group}/{version}", get(group_resources))
+        .route("/openapi/v3", get(openapi_index))
+        .route("/openapi/v3/{*path}", get(openapi_document))
         .route("/api/{version}/{*path}", any(core_object))
         .route("/apis/{group}/{version}/{*path}", any(group_object))
-        .with_state(Facade {
-            kinds: kinds.into(),
-            stop,
-        })
+        .fallback(fallback)
+        .with_state(facade)
+}
+
+/// What is asked of nothing that there is. gRPC has its own word for that.
+async fn fallback(headers: HeaderMap) -> Answer {
+    let grpc = body::media_type(&headers).starts_with("application/grpc");
+    if grpc {
+        return tonic::Status::unimplemented("").into_http();
+    }
+    answer::no_such_path()
+}
+
+async fn root(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
+    discovery::root(&facade.kinds, &headers)
+}
+
+async fn core(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
+    discovery::core(&facade.kinds, &headers)
+}
+
+async fn groups(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
+    discovery::groups(&facade.kinds, &headers)
+}
+
+async fn group(
+    State(facade): State<Facade>,
+    Path(group): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
+    discovery::group(&facade.kinds, &group, &headers)
+}
+
+async fn core_resources(
+    State(facade): State<Facade>,
+    Path(version): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
+    discovery::resources(&facade.kinds, "", &version, &headers)
+}
+
+async fn group_resources(
+    State(facade): State<Facade>,
+    Path((group, version)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Answer {
+    discovery::resources(&facade.kinds, &group, &version, &headers)
+}
+
+async fn openapi_index(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
+    facade.openapi.index(&facade.kinds, &headers)
+}
+
+async fn openapi_document(
+    State(facade): State<Facade>,
+    Path(path): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Answer {
+    facade
+        .openapi
+        .document(&facade.kinds, &path, &uri, &headers)
 }
 
 fn version() -> Answer {
@@ -207,9 +211,10 @@ impl Facade {
         };
         let (namespace, rest) = match segments.as_slice() {
             ["namespaces", namespace, rest @ ..]
-                if rest.first().is_some_and(|plural| {
-                    find(plural).is_some_and(|kind| kind.names().scope == Scope::Namespaced)
-                }) =>
+                if !namespace.is_empty()
+                    && rest.first().is_some_and(|plural| {
+                        find(plural).is_some_and(|kind| kind.names().scope == Scope::Namespaced)
+                    }) =>
             {
                 (*namespace, rest)
             }
@@ -331,11 +336,28 @@ impl Call<'_> {
     async fn answer(&self) -> Result<Answer, Refused> {
         let options = Options::parse(&self.uri)?;
         let named = !self.target.name.is_empty();
+        let names = self.target.resource.names();
+        let verb = match (&self.method, named) {
+            (&Method::GET, true) => "get",
+            (&Method::GET, false) => "list",
+            (&Method::POST, _) => "create",
+            (&Method::PUT, true) => "update",
+            (&Method::PATCH, true) => "patch",
+            (&Method::DELETE, true) => "delete",
+            (&Method::DELETE, false) => "deletecollection",
+            _ => return Ok(answer::not_allowed()),
+        };
+        let allowed = match self.target.subresource {
+            None => names.verbs,
+            Some(subresource) => discovery::about(names, subresource).verbs,
+        };
+        if !allowed.contains(&verb) {
+            return Ok(answer::not_allowed());
+        }
         let part = match self.target.subresource {
             None => Part::Main,
             Some(Subresource::Status) => Part::Status,
-            Some(act) if self.method == Method::POST => return self.act(act, &options).await,
-            Some(_) => return Ok(answer::not_allowed()),
+            Some(act) => return self.act(act, &options).await,
         };
         match (&self.method, named) {
             (&Method::GET, true) => self.get(&options).await,
@@ -343,7 +365,7 @@ impl Call<'_> {
             (&Method::POST, false) => self.create(&options).await,
             (&Method::PUT, true) => self.update(part, &options).await,
             (&Method::PATCH, true) => self.patch(part, &options).await,
-            (&Method::DELETE, true) if part == Part::Main => self.delete(&options).await,
+            (&Method::DELETE, true) => self.delete(&options).await,
             (&Method::DELETE, false) => self.delete_collection(&options).await,
             _ => Ok(answer::not_allowed()),
         }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use podplane_proto::error::{ApiError, FieldViolation, Reason};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha512};
 
 use super::resource::Names;
 use crate::error;
@@ -19,6 +20,45 @@ pub(super) fn document(code: StatusCode, document: &Value) -> Answer {
 /// The same under another type.
 pub(super) fn typed(code: StatusCode, content_type: &'static str, document: &Value) -> Answer {
     body(code, content_type, document.to_string())
+}
+
+/// A document that hardly ever changes, unless the client's copy is still good. Its hash is made if it is not known.
+pub(super) fn unchanged(
+    headers: &HeaderMap,
+    content_type: &'static str,
+    content: Bytes,
+    hash: Option<&str>,
+) -> Answer {
+    let tag = format!(
+        "\"{}\"",
+        hash.map_or_else(|| self::hash(&content), str::to_owned)
+    );
+    let held = headers.get(header::IF_NONE_MATCH);
+    let held = held.and_then(|held| held.to_str().ok()).unwrap_or_default();
+    let mut answer = match held.split(',').any(|held| held.trim() == tag) {
+        true => {
+            let mut answer = body(StatusCode::NOT_MODIFIED, content_type, Body::empty());
+            answer.headers_mut().remove(header::CONTENT_TYPE);
+            answer
+        }
+        false => body(StatusCode::OK, content_type, content),
+    };
+    let fields = answer.headers_mut();
+    fields.insert(header::VARY, HeaderValue::from_static("Accept"));
+    fields.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        fields.insert(header::ETAG, tag);
+    }
+    answer
+}
+
+/// What tells one content from another, as the reference makes it.
+pub(super) fn hash(content: &[u8]) -> String {
+    let digest: [u8; 64] = Sha512::digest(content).into();
+    format!("{:X}", Bytes::copy_from_slice(&digest))
 }
 
 /// Text for people.

@@ -1,27 +1,49 @@
 //! What there is: groups, versions, resources; in the legacy form, or aggregated where a client asks for that.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use http::{HeaderMap, StatusCode};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use http::HeaderMap;
 use podplane_api::Scope;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{
     answer::{self, Answer},
     resource::{Names, Resource, Subresource},
 };
 
-const VERBS: [&str; 8] = [
-    "create",
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "update",
-    "watch",
+/// A version of the aggregated form. Older clients know the beta only, and cannot read the other.
+#[derive(Clone, Copy)]
+struct Aggregated {
+    parameter: &'static str,
+    api_version: &'static str,
+    content_type: &'static str,
+}
+
+const AGGREGATED: [Aggregated; 2] = [
+    Aggregated {
+        parameter: "v=v2",
+        api_version: "apidiscovery.k8s.io/v2",
+        content_type: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+    },
+    Aggregated {
+        parameter: "v=v2beta1",
+        api_version: "apidiscovery.k8s.io/v2beta1",
+        content_type: "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+    },
 ];
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Which groups the reference puts first; others follow by name.
+const FIRST: [&str; 4] = [
+    "apps",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+];
 
 /// A version of a group, and its kinds.
 pub(super) type Versions<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a Names>>;
@@ -38,20 +60,65 @@ pub(super) fn versions(kinds: &[Arc<dyn Resource>]) -> Versions<'_> {
     versions
 }
 
-/// Whether the client takes the aggregated form. Older ones ask for its beta version only, and get the legacy form.
-fn wants_aggregated(headers: &HeaderMap) -> bool {
-    let mut ranges = answer::accepted(headers).split(',');
-    ranges.any(|range| {
-        range.contains("g=apidiscovery.k8s.io")
-            && range.split(';').any(|parameter| parameter.trim() == "v=v2")
-    })
+/// The first of the forms that the client takes, if it is an aggregated one.
+fn wants_aggregated(headers: &HeaderMap) -> Option<Aggregated> {
+    answer::accepted(headers).split(',').find_map(|range| {
+        let parameters: Vec<_> = range.split(';').map(str::trim).collect();
+        let has = |parameter: &str| parameters.contains(&parameter);
+        match has("g=apidiscovery.k8s.io") && has("as=APIGroupDiscoveryList") {
+            true => AGGREGATED
+                .iter()
+                .find(|form| has(form.parameter))
+                .map(|form| Some(*form)),
+            // What follows is wanted less than this.
+            false => ["application/json", "*/*"]
+                .contains(&parameters[0])
+                .then_some(None),
+        }
+    })?
+}
+
+fn json(headers: &HeaderMap, document: &Value) -> Answer {
+    answer::unchanged(
+        headers,
+        "application/json",
+        document.to_string().into(),
+        None,
+    )
+}
+
+/// `/`: the paths that there are.
+pub(super) fn root(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
+    let mut paths: BTreeSet<_> = [
+        "/api",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/livez/ping",
+        "/openapi/v3",
+        "/readyz",
+        "/readyz/ping",
+        "/readyz/shutdown",
+        "/version",
+    ]
+    .map(str::to_owned)
+    .into();
+    for (group, version) in versions(kinds).keys() {
+        if group.is_empty() {
+            paths.insert(format!("/api/{version}"));
+        } else {
+            paths.insert(format!("/apis/{group}"));
+            paths.insert(format!("/apis/{group}/{version}"));
+        }
+    }
+    json(headers, &json!({"paths": paths}))
 }
 
 /// `/api`: the versions of the group without a name.
 pub(super) fn core(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
     let all = versions(kinds);
-    if wants_aggregated(headers) {
-        return aggregated(&all, |group| group.is_empty());
+    if let Some(form) = wants_aggregated(headers) {
+        return aggregated(headers, form, &all, |group| group.is_empty());
     }
     let versions: Vec<_> = all
         .keys()
@@ -60,42 +127,47 @@ pub(super) fn core(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
         .collect();
     let document =
         json!({"kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": []});
-    answer::document(StatusCode::OK, &document)
+    json(headers, &document)
 }
 
 /// `/apis`: the groups that have a name.
 pub(super) fn groups(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
     let all = versions(kinds);
-    if wants_aggregated(headers) {
-        return aggregated(&all, |group| !group.is_empty());
+    if let Some(form) = wants_aggregated(headers) {
+        return aggregated(headers, form, &all, |group| !group.is_empty());
     }
     let groups: Vec<_> = by_group(&all)
         .into_iter()
         .filter(|(group, _)| !group.is_empty())
         .map(|(group, versions)| self::group_of(group, &versions))
         .collect();
-    answer::document(
-        StatusCode::OK,
+    json(
+        headers,
         &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}),
     )
 }
 
 /// `/apis/GROUP`
-pub(super) fn group(kinds: &[Arc<dyn Resource>], name: &str) -> Answer {
+pub(super) fn group(kinds: &[Arc<dyn Resource>], name: &str, headers: &HeaderMap) -> Answer {
     let all = versions(kinds);
-    match by_group(&all).remove_entry(name) {
+    match by_group(&all).into_iter().find(|(group, _)| *group == name) {
         Some((group, versions)) if !group.is_empty() => {
             let mut document = group_of(group, &versions);
             document["kind"] = "APIGroup".into();
             document["apiVersion"] = "v1".into();
-            answer::document(StatusCode::OK, &document)
+            json(headers, &document)
         }
         _ => answer::no_such_path(),
     }
 }
 
 /// `/api/v1`, `/apis/GROUP/VERSION`
-pub(super) fn resources(kinds: &[Arc<dyn Resource>], group: &str, version: &str) -> Answer {
+pub(super) fn resources(
+    kinds: &[Arc<dyn Resource>],
+    group: &str,
+    version: &str,
+    headers: &HeaderMap,
+) -> Answer {
     let all = versions(kinds);
     let Some(names) = all.get(&(group, version)) else {
         return answer::no_such_path();
@@ -103,15 +175,21 @@ pub(super) fn resources(kinds: &[Arc<dyn Resource>], group: &str, version: &str)
     let group_version = names.first().map(|names| names.api_version());
     let resources: Vec<_> = names.iter().flat_map(|names| legacy(names)).collect();
     let document = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources});
-    answer::document(StatusCode::OK, &document)
+    json(headers, &document)
 }
 
-fn by_group<'a>(versions: &Versions<'a>) -> BTreeMap<&'a str, Vec<&'a str>> {
+/// Groups and their versions, in the order in which clients look for a kind.
+fn by_group<'a>(versions: &Versions<'a>) -> Vec<(&'a str, Vec<&'a str>)> {
     let mut groups = BTreeMap::<_, Vec<_>>::new();
     for (group, version) in versions.keys() {
-        groups.entry(*group).or_default().push(*version);
+        let first = FIRST.iter().position(|first| first == group);
+        let order = (first.unwrap_or(FIRST.len()), *group);
+        groups.entry(order).or_default().push(*version);
     }
     groups
+        .into_iter()
+        .map(|((_, group), versions)| (group, versions))
+        .collect()
 }
 
 fn group_of(group: &str, versions: &[&str]) -> Value {
@@ -127,8 +205,11 @@ fn legacy(names: &Names) -> Vec<Value> {
         "singularName": names.singular,
         "namespaced": names.scope == Scope::Namespaced,
         "kind": names.kind,
-        "verbs": VERBS,
+        "verbs": names.verbs,
     });
+    if names.verbs.contains(&"list") {
+        whole["storageVersionHash"] = storage_version_hash(names).into();
+    }
     if !names.short.is_empty() {
         whole["shortNames"] = json!(names.short);
     }
@@ -137,13 +218,13 @@ fn legacy(names: &Names) -> Vec<Value> {
     }
     let mut all = vec![whole];
     for subresource in names.subresources {
-        let (response, verbs) = about(names, *subresource);
+        let response = about(names, *subresource);
         let mut part = json!({
             "name": format!("{}/{}", names.plural, subresource.name()),
             "singularName": "",
             "namespaced": names.scope == Scope::Namespaced,
             "kind": response.kind,
-            "verbs": verbs,
+            "verbs": response.verbs,
         });
         if response.group != names.group {
             part["group"] = response.group.into();
@@ -154,34 +235,46 @@ fn legacy(names: &Names) -> Vec<Value> {
     all
 }
 
-struct ResponseKind {
-    group: &'static str,
-    version: &'static str,
-    kind: &'static str,
+/// Clients see by it that a kind is stored in another version than before.
+fn storage_version_hash(names: &Names) -> String {
+    let kind = format!("{}/{}/{}", names.group, names.version, names.kind);
+    BASE64_STANDARD.encode(&Sha256::digest(kind)[..8])
 }
 
-fn about(names: &Names, subresource: Subresource) -> (ResponseKind, &'static [&'static str]) {
-    let own = |kind| ResponseKind {
+/// What is sent to a sub-resource and answered by it, and what can be done with it.
+pub(super) struct Part {
+    pub(super) group: &'static str,
+    pub(super) version: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) verbs: &'static [&'static str],
+}
+
+pub(super) fn about(names: &Names, subresource: Subresource) -> Part {
+    let own = |kind, verbs| Part {
         group: names.group,
         version: names.version,
         kind,
+        verbs,
     };
     match subresource {
-        Subresource::Status => (own(names.kind), &["get", "patch", "update"]),
-        Subresource::Binding => (own("Binding"), &["create"]),
-        Subresource::Eviction => (
-            ResponseKind {
-                group: "policy",
-                version: "v1",
-                kind: "Eviction",
-            },
-            &["create"],
-        ),
+        Subresource::Status => own(names.kind, &["get", "patch", "update"]),
+        Subresource::Binding => own("Binding", &["create"]),
+        Subresource::Eviction => Part {
+            group: "policy",
+            version: "v1",
+            kind: "Eviction",
+            verbs: &["create"],
+        },
     }
 }
 
 /// `APIGroupDiscoveryList`: all in one answer.
-fn aggregated(all: &Versions<'_>, wanted: impl Fn(&str) -> bool) -> Answer {
+fn aggregated(
+    headers: &HeaderMap,
+    form: Aggregated,
+    all: &Versions<'_>,
+    wanted: impl Fn(&str) -> bool,
+) -> Answer {
     let groups: Vec<_> = by_group(all)
         .into_iter()
         .filter(|(group, _)| wanted(group))
@@ -202,26 +295,32 @@ fn aggregated(all: &Versions<'_>, wanted: impl Fn(&str) -> bool) -> Answer {
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
-    let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": groups});
-    answer::typed(StatusCode::OK, AGGREGATED, &document)
+    let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": form.api_version, "metadata": {}, "items": groups});
+    answer::unchanged(
+        headers,
+        form.content_type,
+        document.to_string().into(),
+        None,
+    )
 }
 
 fn discovered(names: &Names) -> Value {
-    let kind = |kind: ResponseKind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+    let kind =
+        |kind: &Part| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let scope = match names.scope {
         Scope::Cluster => "Cluster",
         Scope::Namespaced => "Namespaced",
     };
     let subresources: Vec<_> = names.subresources.iter().map(|subresource| {
-        let (response, verbs) = about(names, *subresource);
-        json!({"subresource": subresource.name(), "responseKind": kind(response), "verbs": verbs})
+        let part = about(names, *subresource);
+        json!({"subresource": subresource.name(), "responseKind": kind(&part), "verbs": part.verbs})
     }).collect();
     let mut document = json!({
         "resource": names.plural,
         "responseKind": {"group": names.group, "version": names.version, "kind": names.kind},
         "scope": scope,
         "singularResource": names.singular,
-        "verbs": VERBS,
+        "verbs": names.verbs,
     });
     if !names.short.is_empty() {
         document["shortNames"] = json!(names.short);

@@ -1,64 +1,329 @@
-//! OpenAPI v3: which kinds can be patched and how, which is what kubectl asks before it applies.
+//! OpenAPI v3: what kubectl asks before it applies, and what `kubectl explain` prints.
+//!
+//! There is a document for each version of a group, with the paths of its kinds and the published definitions of all that they refer to. They are made when
+//! the first is asked for: a server that is only asked by controllers keeps none of this in memory.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, OnceLock},
+};
 
-use http::StatusCode;
-use podplane_api::Scope;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use podplane_api::{Scope, schema::definitions};
 use serde_json::{Map, Value, json};
 
 use super::{
     answer::{self, Answer},
-    discovery::versions,
+    discovery::{self, versions},
     resource::{Names, Resource},
 };
 
-/// Where the document of each version is.
-pub(super) fn index(kinds: &[Arc<dyn Resource>]) -> Answer {
-    let paths: Map<_, _> = versions(kinds)
-        .keys()
-        .map(|(group, version)| {
-            let path = match *group {
+const JSON: &str = "application/json";
+const PATCHES: [&str; 4] = [
+    "application/apply-patch+yaml",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+];
+/// What selects, and how a list is answered.
+const LIST: [&str; 9] = [
+    "allowWatchBookmarks",
+    "continue",
+    "fieldSelector",
+    "labelSelector",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "watch",
+    "timeoutSeconds",
+];
+const WRITE: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
+const DELETE: [&str; 4] = [
+    "dryRun",
+    "gracePeriodSeconds",
+    "orphanDependents",
+    "propagationPolicy",
+];
+
+/// All documents, by their paths below `/openapi/v3/`.
+#[derive(Debug, Default)]
+pub(super) struct OpenApi(OnceLock<BTreeMap<String, Document>>);
+
+#[derive(Debug)]
+struct Document {
+    hash: String,
+    body: Bytes,
+}
+
+impl OpenApi {
+    fn documents(&self, kinds: &[Arc<dyn Resource>]) -> &BTreeMap<String, Document> {
+        self.0.get_or_init(|| documents(kinds))
+    }
+
+    /// Where the document of each version is.
+    pub(super) fn index(&self, kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
+        let paths: Map<_, _> = self
+            .documents(kinds)
+            .iter()
+            .map(|(path, document)| {
+                let url = format!("/openapi/v3/{path}?hash={}", document.hash);
+                (path.clone(), json!({"serverRelativeURL": url}))
+            })
+            .collect();
+        let body = json!({"paths": paths}).to_string().into();
+        answer::unchanged(headers, JSON, body, None)
+    }
+
+    /// The document of a version. One that is asked for by its hash is good for ever.
+    pub(super) fn document(
+        &self,
+        kinds: &[Arc<dyn Resource>],
+        path: &str,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Answer {
+        let Some(Document { hash, body }) = self.documents(kinds).get(path) else {
+            return answer::no_such_path();
+        };
+        let asked = uri.query().and_then(|query| query.strip_prefix("hash="));
+        if let Some(asked) = asked
+            && asked != hash
+        {
+            let url = format!("/openapi/v3/{path}?hash={hash}");
+            let mut moved = answer::text(StatusCode::MOVED_PERMANENTLY, "");
+            if let Ok(url) = HeaderValue::from_str(&url) {
+                moved.headers_mut().insert(header::LOCATION, url);
+            }
+            return moved;
+        }
+        let mut answer = answer::unchanged(headers, JSON, body.clone(), Some(hash));
+        if asked.is_some() {
+            let forever = HeaderValue::from_static("public, immutable");
+            answer.headers_mut().insert(header::CACHE_CONTROL, forever);
+        }
+        answer
+    }
+}
+
+fn documents(kinds: &[Arc<dyn Resource>]) -> BTreeMap<String, Document> {
+    let definitions = Definitions::read();
+    let documents = versions(kinds)
+        .into_iter()
+        .map(|((group, version), names)| {
+            let path = match group {
                 "" => format!("api/{version}"),
                 group => format!("apis/{group}/{version}"),
             };
-            let url = format!("/openapi/v3/{path}?hash={}", env!("CARGO_PKG_VERSION"));
-            (path, json!({"serverRelativeURL": url}))
-        })
-        .collect();
-    answer::document(StatusCode::OK, &json!({"paths": paths}))
+            let mut paths = Map::new();
+            for names in names {
+                definitions.paths(&path, names, &mut paths);
+            }
+            let paths = Value::Object(paths);
+            let document = json!({
+                "openapi": "3.0.0",
+                "info": {"title": "Kubernetes", "version": format!("v1.{}.0", super::MINOR)},
+                "components": {"schemas": definitions.reached(&paths)},
+                "paths": paths,
+            });
+            let body = Bytes::from(document.to_string());
+            let hash = answer::hash(&body);
+            (path, Document { hash, body })
+        });
+    documents.collect()
 }
 
-/// The document of a version.
-pub(super) fn document(kinds: &[Arc<dyn Resource>], group: &str, version: &str) -> Answer {
-    let versions = versions(kinds);
-    let Some(names) = versions.get(&(group, version)) else {
-        return answer::no_such_path();
-    };
-    let paths: Map<_, _> = names.iter().map(|names| path(names)).collect();
-    let document = json!({
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": format!("v1.{}.0+podplane", super::MINOR)},
-        "paths": paths,
-        "components": {"schemas": {}},
-    });
-    answer::document(StatusCode::OK, &document)
+/// The published definitions.
+struct Definitions {
+    schemas: Map<String, Value>,
+    /// Their names, by group, version and kind.
+    kinds: BTreeMap<[String; 3], String>,
 }
 
-fn path(names: &Names) -> (String, Value) {
-    let root = match names.group {
-        "" => format!("/api/{}", names.version),
-        group => format!("/apis/{group}/{}", names.version),
+impl Definitions {
+    fn read() -> Self {
+        let schemas = definitions();
+        let mut kinds = BTreeMap::new();
+        for (name, schema) in &schemas {
+            let named = schema["x-kubernetes-group-version-kind"].as_array();
+            for gvk in named.into_iter().flatten() {
+                let part = |part: &str| gvk[part].as_str().unwrap_or_default().to_owned();
+                let kind = ["group", "version", "kind"].map(part);
+                kinds.insert(kind, name.clone());
+            }
+        }
+        Self { schemas, kinds }
+    }
+
+    /// The schema of a kind; any object if it has none.
+    fn schema(&self, group: &str, version: &str, kind: &str) -> Value {
+        match self.kinds.get(&[group, version, kind].map(str::to_owned)) {
+            Some(name) => json!({"$ref": format!("#/components/schemas/{name}")}),
+            None => json!({"type": "object"}),
+        }
+    }
+
+    /// The definitions that a document refers to, and those that they refer to.
+    fn reached(&self, document: &Value) -> Map<String, Value> {
+        let mut found = Map::new();
+        let mut wanted = BTreeSet::new();
+        references(document, &mut wanted);
+        while let Some(name) = wanted.pop_first() {
+            if let Some(schema) = self.schemas.get(name)
+                && !found.contains_key(name)
+            {
+                references(schema, &mut wanted);
+                found.insert(name.to_owned(), schema.clone());
+            }
+        }
+        found
+    }
+
+    /// Adds the paths of a kind and its sub-resources.
+    fn paths(&self, root: &str, names: &Names, paths: &mut Map<String, Value>) {
+        let (own, plural) = (names.kind, names.plural);
+        let collection = match names.scope {
+            Scope::Cluster => format!("/{root}/{plural}"),
+            Scope::Namespaced => format!("/{root}/namespaces/{{namespace}}/{plural}"),
+        };
+        let object = format!("{collection}/{{name}}");
+        let operations = |kind: [&'static str; 3], on_all: bool| Operations {
+            definitions: self,
+            kind,
+            on_all,
+        };
+        let kind = [names.group, names.version, own];
+        for (path, on_all) in [(&collection, true), (&object, false)] {
+            let item = operations(kind, on_all).of(names.verbs, parameters(path));
+            paths.insert(path.clone(), item);
+        }
+        if names.scope == Scope::Namespaced {
+            let path = format!("/{root}/{plural}");
+            let listed = ["list", "watch"];
+            paths.insert(path, operations(kind, true).of(&listed, Vec::new()));
+        }
+        for subresource in names.subresources {
+            let part = discovery::about(names, *subresource);
+            let path = format!("{object}/{}", subresource.name());
+            let kind = [part.group, part.version, part.kind];
+            let item = operations(kind, false).of(part.verbs, parameters(&path));
+            paths.insert(path, item);
+        }
+    }
+}
+
+/// The operations of a path.
+struct Operations<'a> {
+    definitions: &'a Definitions,
+    /// Group, version and kind of what is sent and answered.
+    kind: [&'static str; 3],
+    /// Whether it is the path of all objects rather than of one.
+    on_all: bool,
+}
+
+impl Operations<'_> {
+    fn of(&self, verbs: &[&str], parameters: Vec<Value>) -> Value {
+        let mut item = Map::new();
+        for verb in verbs {
+            let operation = match (*verb, self.on_all) {
+                ("list", true) => ("get", "list", &LIST[..], None),
+                ("create", on_all) if on_all || !verbs.contains(&"get") => {
+                    ("post", "post", &WRITE[..], Some(&[JSON][..]))
+                }
+                ("deletecollection", true) => {
+                    ("delete", "deletecollection", &DELETE[..], Some(&[JSON][..]))
+                }
+                ("get", false) => ("get", "get", &[][..], None),
+                ("update", false) => ("put", "put", &WRITE[..], Some(&[JSON][..])),
+                ("patch", false) => ("patch", "patch", &WRITE[..], Some(&PATCHES[..])),
+                ("delete", false) => ("delete", "delete", &DELETE[..], Some(&[JSON][..])),
+                _ => continue,
+            };
+            let (method, action, query, body) = operation;
+            item.insert(method.to_owned(), self.operation(action, query, body));
+        }
+        if !parameters.is_empty() {
+            item.insert("parameters".to_owned(), parameters.into());
+        }
+        item.into()
+    }
+
+    fn operation(&self, action: &str, query: &[&str], body: Option<&[&str]>) -> Value {
+        let [group, version, kind] = self.kind;
+        let named = |kind: &str| self.definitions.schema(group, version, kind);
+        let mut query: Vec<_> = query.iter().map(|name| parameter(name, "query")).collect();
+        if action == "patch" {
+            query.push(parameter("force", "query"));
+        }
+        if action == "list" {
+            query.push(parameter("limit", "query"));
+        }
+        let answer = match action {
+            "list" => named(&format!("{kind}List")),
+            "deletecollection" => self.definitions.schema("", "v1", "Status"),
+            _ => named(kind),
+        };
+        let mut operation = json!({
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+            "parameters": query,
+            "responses": {"200": {"description": "OK", "content": {JSON: {"schema": answer}}}},
+        });
+        if let Some(types) = body {
+            let schema = match action {
+                "patch" => json!({"type": "object"}),
+                "delete" | "deletecollection" => named("DeleteOptions"),
+                _ => named(kind),
+            };
+            let content: Map<_, _> = types
+                .iter()
+                .map(|media| ((*media).to_owned(), json!({"schema": schema})))
+                .collect();
+            operation["requestBody"] = json!({"content": content});
+        }
+        operation
+    }
+}
+
+/// The parameters in a path.
+fn parameters(path: &str) -> Vec<Value> {
+    ["name", "namespace"]
+        .into_iter()
+        .filter(|name| path.contains(&format!("{{{name}}}")))
+        .map(|name| parameter(name, "path"))
+        .collect()
+}
+
+fn parameter(name: &str, place: &str) -> Value {
+    let kind = match name {
+        "allowWatchBookmarks" | "force" | "orphanDependents" | "sendInitialEvents" | "watch" => {
+            "boolean"
+        }
+        "gracePeriodSeconds" | "limit" | "timeoutSeconds" => "integer",
+        _ => "string",
     };
-    let object = match names.scope {
-        Scope::Cluster => format!("{root}/{}/{{name}}", names.plural),
-        Scope::Namespaced => format!("{root}/namespaces/{{namespace}}/{}/{{name}}", names.plural),
-    };
-    let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
-    let parameters = ["dryRun", "fieldManager", "fieldValidation", "force"].map(parameter);
-    let patch = json!({
-        "x-kubernetes-action": "patch",
-        "x-kubernetes-group-version-kind": {"group": names.group, "version": names.version, "kind": names.kind},
-        "parameters": parameters,
-    });
-    (object, json!({"patch": patch}))
+    let mut parameter =
+        json!({"name": name, "in": place, "schema": {"type": kind, "uniqueItems": true}});
+    if place == "path" {
+        parameter["required"] = true.into();
+    }
+    parameter
+}
+
+/// The names of the definitions that a document refers to.
+fn references<'a>(document: &'a Value, found: &mut BTreeSet<&'a str>) {
+    match document {
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value.as_str().filter(|_| key == "$ref") {
+                    Some(target) => {
+                        found.extend(target.rsplit('/').next());
+                    }
+                    None => references(value, found),
+                }
+            }
+        }
+        _ => {}
+    }
 }

@@ -35,6 +35,7 @@ pub(crate) struct Names {
     pub(super) short: &'static [&'static str],
     pub(super) categories: &'static [&'static str],
     pub(super) scope: Scope,
+    pub(super) verbs: &'static [&'static str],
     pub(super) subresources: &'static [Subresource],
 }
 
@@ -158,6 +159,18 @@ pub(crate) trait Resource: Send + Sync {
 
 /// What the facade has to know of a kind beside its strategy.
 pub(crate) trait RestKind: Strategy + Row {
+    /// What can be done with objects of the kind, in the order of the alphabet.
+    const VERBS: &'static [&'static str] = &[
+        "create",
+        "delete",
+        "deletecollection",
+        "get",
+        "list",
+        "patch",
+        "update",
+        "watch",
+    ];
+
     const SUBRESOURCES: &'static [Subresource] = &[];
 
     /// See [`Resource::act`].
@@ -177,6 +190,9 @@ impl RestKind for Node {
 }
 
 impl RestKind for Namespace {
+    const VERBS: &'static [&'static str] = &[
+        "create", "delete", "get", "list", "patch", "update", "watch",
+    ];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
 }
 
@@ -255,6 +271,7 @@ impl<K: RestKind> Named<K> {
         short: K::SHORT_NAMES,
         categories: K::CATEGORIES,
         scope: K::SCOPE,
+        verbs: K::VERBS,
         subresources: K::SUBRESOURCES,
     };
 }

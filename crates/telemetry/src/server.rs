@@ -175,11 +175,13 @@ impl Listener {
         descriptors: &'static [u8],
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
-        self.serve_with(routes, Router::new(), names, descriptors, stop)
+        let unknown = async || tonic::Status::unimplemented("").into_http::<axum::body::Body>();
+        let http = Router::new().fallback(unknown);
+        self.serve_with(routes, http, names, descriptors, stop)
             .await
     }
 
-    /// The same, and plain HTTP on the same socket: what `http` has a route for, and the rest as gRPC.
+    /// The same, and plain HTTP on the same socket. What is neither a service nor a route of `http` is for the fallback of `http`.
     ///
     /// # Errors
     ///
@@ -219,7 +221,8 @@ impl Listener {
             .add_service(health_service)
             .add_service(reflect().build_v1()?)
             .add_service(reflect().build_v1alpha()?);
-        let routes = Routes::from(routes.routes().into_axum_router().merge(http));
+        let routes = routes.routes().into_axum_router().reset_fallback();
+        let routes = Routes::from(routes.merge(http));
         let server = Server::builder().accept_http1(true).add_routes(routes);
         tracing::info!(address = %self.address, "serving");
         let stop = stop.cancelled_owned();
