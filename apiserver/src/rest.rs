@@ -26,7 +26,10 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderMap, Method, StatusCode, Uri, request::Parts};
 use podplane_api::{ObjectKey, Scope};
-use podplane_proto::error::{ApiError, Reason};
+use podplane_proto::{
+    error::{ApiError, Reason},
+    kubernetes,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -268,11 +271,13 @@ impl Facade {
             },
             body,
         ) = request.into_parts();
-        let Some(form) = Form::accepted(&headers) else {
+        let names = target.resource.names();
+        let has_protobuf = kubernetes::has(&names.api_version(), names.kind);
+        let Some(form) = Form::accepted(&headers, has_protobuf) else {
             return answer::refuse(
                 StatusCode::NOT_ACCEPTABLE,
                 "NotAcceptable",
-                "only the following media types are accepted: application/json",
+                "only the following media types are accepted: application/json, application/vnd.kubernetes.protobuf",
             );
         };
         let body = match body::read(body).await {
@@ -407,11 +412,11 @@ impl Call<'_> {
                     .collect();
                 json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": table::list_meta(&metadata), "items": items})
             }
-            Form::Whole => {
+            Form::Whole | Form::Protobuf => {
                 json!({"kind": format!("{}List", names.kind), "apiVersion": names.api_version(), "metadata": table::list_meta(&metadata), "items": items})
             }
         };
-        Ok(answer::document(StatusCode::OK, &document))
+        Ok(self.form.answer(StatusCode::OK, &document))
     }
 
     /// An object in the form that the client wants.
@@ -422,7 +427,7 @@ impl Call<'_> {
         options: &Options,
     ) -> Result<Answer, ApiError> {
         let document = match self.form {
-            Form::Whole => document,
+            Form::Whole | Form::Protobuf => document,
             Form::Metadata(version) => table::metadata_only(&document, version),
             Form::Table(version) => {
                 let include = Include::parse(&options.include_object)?;
@@ -435,7 +440,7 @@ impl Call<'_> {
                 Tables { version, include }.of(resource, &metadata, vec![document])?
             }
         };
-        Ok(answer::document(code, &document))
+        Ok(self.form.answer(code, &document))
     }
 
     fn written(

@@ -3,7 +3,10 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use podplane_proto::error::{ApiError, FieldViolation, Reason};
+use podplane_proto::{
+    error::{ApiError, FieldViolation, Reason},
+    kubernetes,
+};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha512};
 
@@ -265,17 +268,22 @@ pub(super) enum Form {
     Table(&'static str),
     /// Their metadata only.
     Metadata(&'static str),
+    /// As they are, in Kubernetes' protobuf encoding.
+    Protobuf,
 }
 
 impl Form {
-    /// The first of the accepted forms that is served, `None` if none is.
-    pub(super) fn accepted(headers: &HeaderMap) -> Option<Self> {
+    /// The first of the accepted forms that is served, `None` if none is. Not every kind `has_protobuf`.
+    pub(super) fn accepted(headers: &HeaderMap, has_protobuf: bool) -> Option<Self> {
         let accept = accepted(headers);
         let mut any = false;
         for range in accept.split(',').filter(|range| !range.trim().is_empty()) {
             any = true;
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
+            if has_protobuf && range.trim() == kubernetes::MEDIA_TYPE {
+                return Some(Self::Protobuf);
+            }
             if !matches!(media, "application/json" | "application/*" | "*/*") {
                 continue;
             }
@@ -303,6 +311,17 @@ impl Form {
         }
         (!any).then_some(Self::Whole)
     }
+
+    /// An answer with a document that is in this form.
+    pub(super) fn answer(self, code: StatusCode, document: &Value) -> Answer {
+        if self != Self::Protobuf {
+            return self::document(code, document);
+        }
+        match kubernetes::encode(document) {
+            Ok(bytes) => body(code, kubernetes::MEDIA_TYPE, bytes),
+            Err(error) => refusal(&error::internal(&error), About::default()),
+        }
+    }
 }
 
 /// What a client accepts, as it says it.
@@ -313,9 +332,14 @@ pub(super) fn accepted(headers: &HeaderMap) -> &str {
         .unwrap_or_default()
 }
 
-/// Lines of JSON, as long as the stream goes on.
+/// What a watch says, as long as it goes on.
 pub(super) fn stream(
-    lines: impl futures::Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static,
+    form: Form,
+    events: impl futures::Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static,
 ) -> Answer {
-    body(StatusCode::OK, "application/json", Body::from_stream(lines))
+    let content_type = match form {
+        Form::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        Form::Whole | Form::Table(_) | Form::Metadata(_) => "application/json",
+    };
+    body(StatusCode::OK, content_type, Body::from_stream(events))
 }

@@ -1,4 +1,4 @@
-//! A watch: one JSON document for each line, for as long as the client listens.
+//! A watch: one event after the other, for as long as the client listens.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, future};
 use podplane_proto::{
     error::ApiError,
+    kubernetes,
     wire::{ListMeta, WatchEventType},
 };
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ use super::{
     resource::{Notice, Resource},
     table::{self, Include, Tables},
 };
+use crate::error;
 
 /// How long a watch lasts that names no time: the reference's are between 30 and 60 minutes.
 const LASTS: Duration = Duration::from_secs(45 * 60);
@@ -38,8 +40,8 @@ pub(super) async fn answer(
         Ok(notices) => notices,
         // In the stream, as from the reference: there are reflectors that look for it only there, and begin anew then.
         Err(error) if error.is_expired() => {
-            let line = line("ERROR", &answer::status(&error, About::default()));
-            return answer::stream(futures::stream::once(future::ready(Ok(line))));
+            let event = error_event(&error, form);
+            return answer::stream(form, futures::stream::once(future::ready(Ok(event))));
         }
         Err(error) => {
             return answer::refusal(
@@ -51,20 +53,22 @@ pub(super) async fn answer(
             );
         }
     };
-    let lines = notices.map(move |notice| {
-        let line = notice.and_then(|notice| told(resource.as_ref(), notice, form, include));
-        let line = line.unwrap_or_else(|error| line_of_error(&error));
-        Ok::<_, Infallible>(line)
+    let events = notices.map(move |notice| {
+        let event = notice.and_then(|notice| told(resource.as_ref(), notice, form, include));
+        let event = event.unwrap_or_else(|error| error_event(&error, form));
+        Ok::<_, Infallible>(event)
     });
     // Ends with the server, so that its clients look for the next one.
     let end = async move {
         _ = time::timeout_at(ends, stop.cancelled()).await;
     };
-    answer::stream(lines.take_until(Box::pin(end)))
+    answer::stream(form, events.take_until(Box::pin(end)))
 }
 
-fn line_of_error(error: &ApiError) -> Bytes {
-    line("ERROR", &answer::status(error, About::default()))
+fn error_event(error: &ApiError, form: Form) -> Bytes {
+    let status = answer::status(error, About::default());
+    // A status can always be encoded.
+    event("ERROR", &status, form).unwrap_or_default()
 }
 
 fn told(
@@ -78,7 +82,7 @@ fn told(
         document,
     } = notice;
     let document = match form {
-        Form::Whole => document,
+        Form::Whole | Form::Protobuf => document,
         Form::Metadata(version) => table::metadata_only(&document, version),
         Form::Table(version) => {
             let revision = document["metadata"]["resourceVersion"].as_str();
@@ -95,11 +99,18 @@ fn told(
         WatchEventType::Deleted => "DELETED",
         WatchEventType::Bookmark | WatchEventType::Unspecified => "BOOKMARK",
     };
-    Ok(line(name, &document))
+    event(name, &document, form)
 }
 
-fn line(event_type: &str, object: &Value) -> Bytes {
+/// An event as the stream has it: in JSON a line, in protobuf a length and a message.
+fn event(event_type: &str, object: &Value, form: Form) -> Result<Bytes, ApiError> {
+    if form == Form::Protobuf {
+        let event = kubernetes::encode_event(event_type, object);
+        return event
+            .map(Bytes::from)
+            .map_err(|error| error::internal(&error));
+    }
     let mut text = json!({"type": event_type, "object": object}).to_string();
     text.push('\n');
-    text.into()
+    Ok(text.into())
 }
