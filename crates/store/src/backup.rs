@@ -11,23 +11,27 @@
 //! It has no history and no revisions of items: a restored store begins with new ones.
 
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read},
     num::NonZeroUsize,
+    sync::Arc,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::Stream;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::{
     MAX_VALUE_BYTES, StoreError,
-    store::{Item, Key, ListQuery, Revision, Snapshot, Store},
+    store::{Item, Key, ListQuery, Revision, Store},
 };
 
 /// The version of this layout. A backup of another version is not restored.
 pub const BACKUP_VERSION: u32 = 1;
 
 const MAGIC: &[u8; 16] = b"podplane backup\n";
+/// Small enough for one message of gRPC.
+const PIECE_BYTES: usize = 256 * 1024;
 const PAGE: NonZeroUsize = NonZeroUsize::new(1000).expect("a thousand is not zero");
 
 /// What a backup is of.
@@ -39,17 +43,6 @@ pub struct BackupInfo {
     pub revision: Revision,
     /// How many items it has.
     pub items: u64,
-}
-
-/// Why no backup was made.
-#[derive(Debug, thiserror::Error)]
-pub enum BackupError {
-    /// The store cannot be read.
-    #[error("read the store")]
-    Store(#[from] StoreError),
-    /// The backup cannot be written.
-    #[error("write the backup")]
-    Write(#[from] io::Error),
 }
 
 /// Why a file is no backup that can be restored.
@@ -83,60 +76,57 @@ pub enum BackupDamage {
     Read(#[source] io::Error),
 }
 
-/// Writes a backup of a store as it is now, while the store is used. Nothing waits for the disk: whoever owns the file
-/// syncs it.
+/// A backup of a store as it is now, in pieces of about [`PIECE_BYTES`], while the store is used. Where the stream ends with an
+/// error, what came until then is refused by who restores it.
 ///
 /// # Errors
 ///
-/// [`BackupError`]: what was written until then is refused by who restores it.
-pub async fn back_up(
-    store: &impl Store,
-    out: &mut (impl Write + Send),
-) -> Result<BackupInfo, BackupError> {
-    let id = store.status().await?.id;
-    let mut out = Hashed::new(out);
-    let mut query = ListQuery {
-        limit: Some(PAGE),
-        ..ListQuery::default()
-    };
-    let mut page = store.list(query.clone()).await?;
-    let info = BackupInfo {
-        id,
-        revision: page.revision,
-        items: count(page.items.len()) + count(page.remaining),
-    };
-    out.write_all(MAGIC)?;
-    out.write_all(&BACKUP_VERSION.to_be_bytes())?;
-    out.write_all(id.as_bytes())?;
-    out.write_all(&info.revision.number().to_be_bytes())?;
-    out.write_all(&info.items.to_be_bytes())?;
-    query.at = Some(info.revision);
-    loop {
-        let Snapshot {
-            items, remaining, ..
-        } = page;
-        for item in &items {
-            write_item(&mut out, item)?;
+/// Those of [`Store::list`]; [`Compacted`](StoreError::Compacted) when whoever takes the pieces is slower than the
+/// store forgets.
+pub fn back_up<S: Store>(store: Arc<S>) -> impl Stream<Item = Result<Bytes, StoreError>> + Send {
+    async_stream::try_stream! {
+        let id = store.status().await?.id;
+        let mut query = ListQuery {
+            limit: Some(PAGE),
+            ..ListQuery::default()
+        };
+        let mut page = store.list(query.clone()).await?;
+        query.at = Some(page.revision);
+        let mut out = Hashed::new(BytesMut::new());
+        out.put(MAGIC);
+        out.put(&BACKUP_VERSION.to_be_bytes());
+        out.put(id.as_bytes());
+        out.put(&page.revision.number().to_be_bytes());
+        let items = count(page.items.len()) + count(page.remaining);
+        out.put(&items.to_be_bytes());
+        loop {
+            for item in &page.items {
+                out.put_item(item);
+                if out.inner.len() >= PIECE_BYTES {
+                    yield out.inner.split().freeze();
+                }
+            }
+            if page.remaining == 0 {
+                break;
+            }
+            query.after = page.items.last().map(|item| item.key.clone());
+            page = store.list(query.clone()).await?;
         }
-        if remaining == 0 {
-            break;
-        }
-        query.after = items.last().map(|item| item.key.clone());
-        page = store.list(query.clone()).await?;
+        let Hashed { mut inner, hash } = out;
+        inner.extend_from_slice(&hash.finalize());
+        yield inner.freeze();
     }
-    let Hashed { inner, hash } = out;
-    inner.write_all(&hash.finalize())?;
-    Ok(info)
 }
 
-fn write_item(out: &mut impl Write, item: &Item) -> io::Result<()> {
-    let key = item.key.as_bytes();
-    let key_len = u16::try_from(key.len()).expect("a Key is at most MAX_KEY_BYTES long");
-    let value_len = u32::try_from(item.value.len()).expect("a value is at most MAX_VALUE_BYTES");
-    out.write_all(&key_len.to_be_bytes())?;
-    out.write_all(key)?;
-    out.write_all(&value_len.to_be_bytes())?;
-    out.write_all(&item.value)
+/// Reads a whole backup, and says what it is of.
+///
+/// # Errors
+///
+/// [`BackupDamage`]
+pub fn verify_backup(backup: impl Read) -> Result<BackupInfo, BackupDamage> {
+    let mut reader = BackupReader::new(backup)?;
+    reader.by_ref().try_for_each(|item| item.map(drop))?;
+    Ok(reader.info())
 }
 
 fn count(items: usize) -> u64 {
@@ -254,15 +244,20 @@ impl<T> Hashed<T> {
     }
 }
 
-impl<T: Write> Write for Hashed<&mut T> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.hash.update(&bytes[..written]);
-        Ok(written)
+impl Hashed<BytesMut> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.inner.extend_from_slice(bytes);
+        self.hash.update(bytes);
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
+    fn put_item(&mut self, item: &Item) {
+        let key = item.key.as_bytes();
+        let key_len = u16::try_from(key.len()).expect("a Key is at most MAX_KEY_BYTES long");
+        let value_len = u32::try_from(item.value.len()).expect("at most MAX_VALUE_BYTES");
+        self.put(&key_len.to_be_bytes());
+        self.put(key);
+        self.put(&value_len.to_be_bytes());
+        self.put(&item.value);
     }
 }
 

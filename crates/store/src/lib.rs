@@ -18,7 +18,7 @@ mod history;
 mod mem_store;
 mod sled_store;
 
-pub use backup::{BACKUP_VERSION, BackupDamage, BackupError, BackupInfo, back_up};
+pub use backup::{BACKUP_VERSION, BackupDamage, BackupInfo, back_up, verify_backup};
 pub use error::{Limit, StoreError};
 pub use history::HistoryWatch;
 pub use mem_store::MemStore;

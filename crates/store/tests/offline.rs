@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, io::Cursor, path::Path, time::SystemTime};
+use std::{fs, io::Cursor, path::Path, sync::Arc, time::SystemTime};
 
+use bytes::Bytes;
+use futures::StreamExt as _;
 use podplane_store::{
     BackupDamage, Damage, FIRST_REVISION, Guard, Item, Key, ListQuery, MAX_VALUE_BYTES, OpenError,
     Prefix, RestoreError, Restored, Revision, SledStore, Snapshot, Status, Store, StoreError, Txn,
@@ -15,12 +17,12 @@ fn key(text: &str) -> Key {
     Key::try_from(text).unwrap()
 }
 
-async fn put(store: &impl Store, at: &str, value: impl Into<Vec<u8>>) -> Revision {
+async fn put(store: &SledStore, at: &str, value: impl Into<Vec<u8>>) -> Revision {
     let txn = Txn::new().put(key(at), value.into());
     store.commit(txn).await.unwrap().revision
 }
 
-async fn all(store: &impl Store) -> Snapshot {
+async fn all(store: &SledStore) -> Snapshot {
     store.list(ListQuery::default()).await.unwrap()
 }
 
@@ -30,8 +32,8 @@ fn now_micros() -> u64 {
 }
 
 /// A store with items, earlier versions and deletions.
-async fn fill(dir: &Path) -> SledStore {
-    let store = SledStore::open(dir).unwrap();
+async fn fill(dir: &Path) -> Arc<SledStore> {
+    let store = Arc::new(SledStore::open(dir).unwrap());
     for of_100 in 0..15 {
         let pods = (0..100).map(|n| of_100 * 100 + n);
         let txn = pods.fold(Txn::new(), |txn, n| {
@@ -50,10 +52,11 @@ async fn fill(dir: &Path) -> SledStore {
     store
 }
 
-async fn backup_of(store: &impl Store) -> Vec<u8> {
-    let mut file = Vec::new();
-    back_up(store, &mut file).await.unwrap();
-    file
+async fn backup_of(store: &Arc<impl Store>) -> Vec<u8> {
+    let pieces = back_up(Arc::clone(store)).map(Result::unwrap);
+    let pieces: Vec<Bytes> = pieces.collect().await;
+    assert!(pieces.iter().all(|piece| piece.len() < 1024 * 1024));
+    pieces.concat()
 }
 
 fn contents(snapshot: &Snapshot) -> Vec<(&Key, &[u8])> {
@@ -161,7 +164,7 @@ async fn without_a_clock_a_restored_store_still_begins_far_above() {
 #[tokio::test]
 async fn an_empty_store_can_be_restored_too() {
     let (from, to) = (Place::new(), Place::new());
-    let file = backup_of(&SledStore::open(from.store()).unwrap()).await;
+    let file = backup_of(&Arc::new(SledStore::open(from.store()).unwrap())).await;
     fs::create_dir(to.store()).unwrap();
     let restored = SledStore::restore(to.store(), Cursor::new(&file), now_micros()).unwrap();
     let store = SledStore::open(to.store()).unwrap();
@@ -172,7 +175,7 @@ async fn an_empty_store_can_be_restored_too() {
 #[tokio::test]
 async fn what_is_not_a_whole_backup_is_refused_and_leaves_nothing() {
     let (from, to) = (Place::new(), Place::new());
-    let store = SledStore::open(from.store()).unwrap();
+    let store = Arc::new(SledStore::open(from.store()).unwrap());
     for n in 0..20 {
         put(&store, &format!("{n}"), vec![7; n]).await;
     }

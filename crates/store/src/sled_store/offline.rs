@@ -18,7 +18,7 @@ use super::{
     record,
 };
 use crate::{
-    backup::{BackupDamage, BackupInfo, BackupReader},
+    backup::{BackupDamage, BackupInfo, BackupReader, verify_backup},
     history::{Change, ChangeId},
     store::{Item, Revision, Status},
 };
@@ -143,9 +143,7 @@ impl SledStore {
             });
         }
         // All of it, so that half a backup is refused before anything is written.
-        for item in BackupReader::new(&mut backup)? {
-            item?;
-        }
+        verify_backup(&mut backup)?;
         backup.rewind().map_err(BackupDamage::Read)?;
         let reader = BackupReader::new(&mut backup)?;
         let backup = reader.info();
