@@ -12,6 +12,7 @@ const GENERATED: &[&str] = &[
     "podplane/ipam/v1/ipam.proto",
     "podplane/node/v1/node.proto",
     "podplane/scheduler/v1/scheduler.proto",
+    "podplane/store/v1/store.proto",
     "runtime/v1/api.proto",
 ];
 /// Kubernetes' own encoding, for `src/kubernetes.rs`. No service of ours knows it.

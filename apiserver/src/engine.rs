@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
 use podplane_store::{
     Commit, Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, StoreError,
@@ -25,6 +26,7 @@ trait AnyStore: fmt::Debug + Send + Sync {
         after: Revision,
     ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Commit, StoreError>>, StoreError>>;
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>>;
+    fn back_up(self: Arc<Self>) -> BoxStream<'static, Result<Bytes, StoreError>>;
     fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>>;
 }
 
@@ -56,6 +58,10 @@ impl<S: Store> AnyStore for S {
 
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
         Store::compact(self, revision).boxed()
+    }
+
+    fn back_up(self: Arc<Self>) -> BoxStream<'static, Result<Bytes, StoreError>> {
+        podplane_store::back_up(self).boxed()
     }
 
     fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>> {
@@ -136,6 +142,11 @@ impl Engine {
             .compact(revision)
             .await
             .inspect_err(|error| self.note(error))
+    }
+
+    /// A backup of everything as it is now, in pieces.
+    pub(crate) fn back_up(&self) -> BoxStream<'static, Result<Bytes, StoreError>> {
+        Arc::clone(&self.store).back_up()
     }
 
     pub(crate) async fn status(&self) -> Result<Status, StoreError> {

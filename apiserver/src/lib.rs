@@ -25,3 +25,4 @@ mod upkeep;
 
 pub use config::{Compat, Config, StoreKind};
 pub use server::{RunError, run};
+pub use storage::check as check_item;

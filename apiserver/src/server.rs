@@ -8,7 +8,11 @@ use podplane_api::{
     coordination::Lease,
     core::{Event, Namespace, Node, Pod, Service},
 };
-use podplane_proto::{DESCRIPTORS, error::ApiError};
+use podplane_proto::{
+    DESCRIPTORS,
+    error::ApiError,
+    store::store_service_server::{self, StoreServiceServer},
+};
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use podplane_telemetry::{
     Tasks,
@@ -28,7 +32,7 @@ use crate::{
         self,
         resource::{Resource, RestKind},
     },
-    service::{KindService, NarrowMethods},
+    service::{Backups, KindService, NarrowMethods},
     upkeep::{Kind, Upkeep},
 };
 
@@ -203,12 +207,14 @@ impl Server {
     fn new(engine: Engine, stop: CancellationToken) -> Self {
         let feeder = Feeder::new();
         let position = feeder.position();
+        let mut routes = RoutesBuilder::default();
+        routes.add_service(StoreServiceServer::new(Backups(engine.clone())));
         Self {
             engine,
             feeder,
             position,
-            routes: RoutesBuilder::default(),
-            names: Vec::new(),
+            routes,
+            names: vec![store_service_server::SERVICE_NAME],
             kinds: Vec::new(),
             resources: Vec::new(),
             stop,

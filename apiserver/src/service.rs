@@ -2,7 +2,10 @@
 
 mod methods;
 mod status;
+mod store;
 mod watch;
+
+pub(crate) use self::store::Backups;
 
 use std::{
     convert::Infallible,

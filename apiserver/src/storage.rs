@@ -53,6 +53,35 @@ pub(crate) fn document(value: &[u8], revision: Revision) -> Result<Value, serde_
     Ok(document)
 }
 
+/// Whether an item is an object that belongs at its key; if not, what is wrong with it.
+///
+/// # Errors
+///
+/// In words, which begin after the key.
+pub fn check(item: &Item) -> Result<(), String> {
+    let object: Value = serde_json::from_slice(&item.value)
+        .map_err(|error| format!("is not an object: {error}"))?;
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+    for field in ["/apiVersion", "/kind", "/metadata/name", "/metadata/uid"] {
+        if text(field).is_none_or(str::is_empty) {
+            return Err(format!("has no {}", field[1..].replace('/', ".")));
+        }
+    }
+    let name = text("/metadata/name").unwrap_or_default();
+    let place = match text("/metadata/namespace") {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    };
+    let key = item
+        .key
+        .as_str()
+        .and_then(|key| key.strip_prefix("/registry/"));
+    match key.and_then(|key| key.split_once('/')) {
+        Some((_, found)) if found == place => Ok(()),
+        _ => Err(format!("holds the object {place}, which has another key")),
+    }
+}
+
 pub(crate) fn set_revision<K: Object>(object: &mut K, revision: Revision) {
     object.metadata_mut().resource_version = Some(revision.to_string());
 }

@@ -54,6 +54,11 @@ impl Global {
         is_here.then(|| self.data_dir.join("scheduler.address"))
     }
 
+    /// Whether a server was named, rather than a data directory.
+    pub(crate) fn names_server(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// The API server: `--server`, else the one of the cluster in the data directory.
     pub(crate) fn server(&self) -> anyhow::Result<Endpoint> {
         if let Some(server) = &self.server {

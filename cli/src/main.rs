@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     commands::{
         apply, cni, completion, create, delete, demo, describe, down, exec, get, node, ping,
-        plugins, run, service, status, up,
+        plugins, run, service, status, store, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -48,6 +48,7 @@ enum Command {
     Down(down::Args),
     Status(status::Args),
     Node(node::Args),
+    Store(store::Args),
 
     // Objects.
     Get(get::Args),
@@ -109,6 +110,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Down(args) => down::run(args, global),
         Command::Status(args) => status::run(args, global),
         Command::Node(args) => node::run(args, global),
+        Command::Store(args) => store::run(args, global),
         Command::Get(args) => get::run(args, global),
         Command::Describe(args) => describe::run(args, global),
         Command::Apply(args) => apply::run(args, global),

@@ -50,6 +50,10 @@ generated! {
     scheduler, "podplane.scheduler.v1"
 }
 generated! {
+    /// `podplane.store.v1`: the store as a whole.
+    store, "podplane.store.v1"
+}
+generated! {
     /// `runtime.v1`: Kubernetes' Container Runtime Interface, as published.
     #[expect(
         rustdoc::invalid_html_tags,

@@ -16,6 +16,7 @@ pub(crate) mod plugins;
 pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod status;
+pub(crate) mod store;
 pub(crate) mod up;
 pub(crate) mod wait;
 

@@ -69,7 +69,7 @@ pub enum RestoreError {
         dir: PathBuf,
     },
     /// The backup cannot be used.
-    #[error("the backup cannot be restored: {0}")]
+    #[error("the backup cannot be restored")]
     Backup(#[from] BackupDamage),
     /// The new store cannot be written.
     #[error(transparent)]

@@ -48,6 +48,16 @@ pub struct Restored {
 }
 
 impl SledStore {
+    /// Opens the store in `dir`, which must be there.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Missing`], or as [`open`](Self::open).
+    pub fn open_existing(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
+        require(dir.as_ref())?;
+        Self::open(dir)
+    }
+
     /// Reads everything in the store in `dir` and says all that is wrong with it. `on_item` sees every value that can be
     /// read, earlier versions included. Repairs nothing.
     ///
