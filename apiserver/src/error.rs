@@ -68,6 +68,11 @@ pub(crate) fn invalid<K: Object>(name: &str, errors: &ErrorList) -> ApiError {
     invalid_kind(&qualified(K::KIND, K::GROUP), name, errors)
 }
 
+/// The same of a kind that is no type.
+pub(crate) fn invalid_of(group: &str, kind: &str, name: &str, errors: &ErrorList) -> ApiError {
+    invalid_kind(&qualified(kind, group), name, errors)
+}
+
 /// The same of the options of a request, which have no name: `ListOptions`.
 pub(crate) fn invalid_options(kind: &str, errors: &ErrorList) -> ApiError {
     invalid_kind(&qualified(kind, "meta.k8s.io"), "", errors)
@@ -92,6 +97,11 @@ pub(crate) fn undecodable<K: Object>(error: &DecodeError) -> ApiError {
 
 /// What is not an object of its kind.
 pub(crate) fn not_strict<K: Object>(error: &StrictError) -> ApiError {
+    not_strictly(K::KIND, K::VERSION, error)
+}
+
+/// The same of a kind that is no type.
+pub(crate) fn not_strictly(kind: &str, version: &str, error: &StrictError) -> ApiError {
     let violation = |field: &str, description: &str| FieldViolation {
         field: field.to_owned(),
         description: description.to_owned(),
@@ -104,7 +114,6 @@ pub(crate) fn not_strict<K: Object>(error: &StrictError) -> ApiError {
         StrictError::Malformed { path, .. } if path.is_empty() => ("", Vec::new()),
         StrictError::Malformed { path, message } => ("", vec![violation(path, message)]),
     };
-    let (kind, version) = (K::KIND, K::VERSION);
     bad_request(format!(
         "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}{error}"
     ))

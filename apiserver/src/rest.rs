@@ -6,11 +6,13 @@
 mod answer;
 mod body;
 mod discovery;
+pub(crate) mod events;
 mod health;
 mod openapi;
 mod patch;
 mod request;
 pub(crate) mod resource;
+mod review;
 mod table;
 mod watch;
 
@@ -60,7 +62,8 @@ struct Facade {
 }
 
 /// The routes of the REST API.
-pub(crate) fn router(kinds: Vec<Arc<dyn Resource>>, stop: CancellationToken) -> Router {
+pub(crate) fn router(mut kinds: Vec<Arc<dyn Resource>>, stop: CancellationToken) -> Router {
+    kinds.extend(review::reviews(&kinds));
     let facade = Facade {
         kinds: kinds.into(),
         openapi: Arc::default(),

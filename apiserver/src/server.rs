@@ -30,6 +30,7 @@ use crate::{
     registry::Registry,
     rest::{
         self,
+        events::EventsV1,
         resource::{Resource, RestKind},
     },
     service::{Backups, KindService, NarrowMethods},
@@ -130,7 +131,8 @@ pub(crate) async fn serve(
     server.add::<Pod>();
     server.add_admitting::<Node>(Some(blocks));
     let namespaces = server.add::<Namespace>();
-    server.add::<Event>();
+    let events = server.add::<Event>();
+    server.resources.push(Arc::new(EventsV1::new(events)));
     server.add::<Lease>();
     server.add::<Service>();
     server.add::<Deployment>();

@@ -45,7 +45,7 @@ pub(crate) struct Options {
 }
 
 /// Which objects of a kind a request is about.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     /// Empty: all.
     pub(super) namespace: String,
@@ -54,7 +54,7 @@ pub(crate) struct Selection {
 }
 
 /// How to list or watch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ListOptions {
     pub(super) selection: Selection,
     pub(super) limit: i64,

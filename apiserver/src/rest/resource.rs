@@ -94,67 +94,94 @@ pub(crate) struct Notice {
 /// A stream of what a watch says; it ends after an error.
 pub(crate) type Notices = BoxStream<'static, Result<Notice, ApiError>>;
 
-/// The objects of a kind.
+/// The objects of a kind. What is not among the verbs of its names need not be there.
 pub(crate) trait Resource: Send + Sync {
     fn names(&self) -> &Names;
 
-    fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>>;
+    fn get<'a>(&'a self, _key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>> {
+        not_a_verb()
+    }
 
-    fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>>;
+    fn list<'a>(&'a self, _options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>> {
+        not_a_verb()
+    }
 
     /// A watch; whoever asks for it ends it at `ends`.
     fn watch<'a>(
         &'a self,
-        options: &'a ListOptions,
-        ends: Instant,
-    ) -> BoxFuture<'a, Result<Notices, ApiError>>;
+        _options: &'a ListOptions,
+        _ends: Instant,
+    ) -> BoxFuture<'a, Result<Notices, ApiError>> {
+        not_a_verb()
+    }
 
     fn create<'a>(
         &'a self,
-        document: Value,
-        options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>>;
+        _document: Value,
+        _options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        not_a_verb()
+    }
 
     fn update<'a>(
         &'a self,
-        document: Value,
-        part: Part,
-        options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>>;
+        _document: Value,
+        _part: Part,
+        _options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        not_a_verb()
+    }
 
     fn patch<'a>(
         &'a self,
-        key: &'a ObjectKey,
-        part: Part,
-        patch: &'a Patch,
-        options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>>;
+        _key: &'a ObjectKey,
+        _part: Part,
+        _patch: &'a Patch,
+        _options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        not_a_verb()
+    }
 
     fn delete<'a>(
         &'a self,
-        key: &'a ObjectKey,
-        options: &'a DeleteOptions,
-    ) -> BoxFuture<'a, Result<Value, ApiError>>;
+        _key: &'a ObjectKey,
+        _options: &'a DeleteOptions,
+    ) -> BoxFuture<'a, Result<Value, ApiError>> {
+        not_a_verb()
+    }
 
     /// The keys of what a selection is of.
     fn keys<'a>(
         &'a self,
-        selection: &'a Selection,
-    ) -> BoxFuture<'a, Result<Vec<ObjectKey>, ApiError>>;
+        _selection: &'a Selection,
+    ) -> BoxFuture<'a, Result<Vec<ObjectKey>, ApiError>> {
+        not_a_verb()
+    }
 
     /// Acts on an object through one of its sub-resources that are no parts of it.
     fn act<'a>(
         &'a self,
-        key: &'a ObjectKey,
-        act: Subresource,
-        document: &'a Value,
-        effect: Effect,
-    ) -> BoxFuture<'a, Result<(), ApiError>>;
+        _key: &'a ObjectKey,
+        _act: Subresource,
+        _document: &'a Value,
+        _effect: Effect,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        not_a_verb()
+    }
 
-    fn columns(&self) -> &'static [Column];
+    fn columns(&self) -> &'static [Column] {
+        &[]
+    }
 
     /// The cells of an object's row.
-    fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<String>, ApiError>;
+    fn cells(&self, _document: Value, _now: Timestamp) -> Result<Vec<String>, ApiError> {
+        Ok(Vec::new())
+    }
+}
+
+fn not_a_verb<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, ApiError>> {
+    let why = "the server does not allow this method on the requested resource";
+    async move { Err(error::bad_request(why)) }.boxed()
 }
 
 /// What the facade has to know of a kind beside its strategy.

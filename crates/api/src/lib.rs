@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod event_view;
 pub mod names;
 pub mod object;
 pub mod patch;
@@ -22,7 +23,10 @@ pub mod table;
 pub mod validation;
 
 pub use k8s_openapi::{
-    api::{apps::v1 as apps, coordination::v1 as coordination, core::v1 as core},
+    api::{
+        apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
+        coordination::v1 as coordination, core::v1 as core, events::v1 as events,
+    },
     apimachinery::pkg::{
         api::resource::Quantity, apis::meta::v1 as meta, runtime::RawExtension,
         util::intstr::IntOrString,

@@ -15,6 +15,7 @@ mod service;
 mod taints;
 mod workload;
 
+pub use event::{validate_new_event, validate_new_event_update};
 pub use field::{ErrorList, FieldError, Path, Rule};
 pub use metadata::{ANNOTATIONS_MAX_BYTES, NameRules};
 pub use node::{is_cidr, sync_pod_cidrs};

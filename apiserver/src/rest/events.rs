@@ -1,0 +1,268 @@
+//! `events.k8s.io/v1`: the events of `v1`, in the other form that Kubernetes has for them. What is kept is `v1`'s.
+
+use std::sync::Arc;
+
+use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, future::BoxFuture};
+use podplane_api::{
+    Object as _, ObjectKey, Scope,
+    core::Event,
+    event_view::{core_only, from_core, json_patch_to_core, selector_to_core, to_core},
+    events,
+    jiff::Timestamp,
+    strict::{self, StrictError},
+    table::Column,
+    validation::{ErrorList, validate_new_event, validate_new_event_update},
+};
+use podplane_proto::error::{ApiError, Reason};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    request::{FieldValidation, ListOptions, Selection, WriteOptions},
+    resource::{Documents, Names, Notice, Notices, Resource, RestKind, Written},
+};
+use crate::{
+    error,
+    registry::{DeleteOptions, Effect, Part, Patch, Registry, Write},
+};
+
+const GROUP: &str = "events.k8s.io";
+const KIND: &str = "Event";
+
+/// Events in their newer form.
+pub(crate) struct EventsV1 {
+    core: Arc<dyn Resource>,
+    names: Names,
+}
+
+impl EventsV1 {
+    pub(crate) fn new(core: Registry<Event>) -> Self {
+        let names = Names {
+            group: GROUP,
+            version: "v1",
+            kind: KIND,
+            plural: Event::PLURAL,
+            singular: Event::SINGULAR,
+            short: Event::SHORT_NAMES,
+            categories: Event::CATEGORIES,
+            scope: Scope::Namespaced,
+            subresources: &[],
+            verbs: <Event as RestKind>::VERBS,
+        };
+        let core = Arc::new(core);
+        Self { core, names }
+    }
+
+    /// Judges a patch by what it would make of the event.
+    async fn judge_patched(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+        options: &WriteOptions,
+    ) -> Result<(), ApiError> {
+        let old = match self.core.get(key).await {
+            Ok(old) => Some(old),
+            Err(error) if error.reason == Reason::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let write = Write {
+            effect: Effect::Dry,
+            ..options.write.clone()
+        };
+        let validation = FieldValidation::Ignore;
+        let tried = WriteOptions { write, validation };
+        let new = self.core.patch(key, Part::Main, patch, &tried).await?;
+        judge(new.document, old)
+    }
+}
+
+impl Resource for EventsV1 {
+    fn names(&self) -> &Names {
+        &self.names
+    }
+
+    fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>> {
+        self.core.get(key).map_ok(from_core).boxed()
+    }
+
+    fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>> {
+        async move {
+            let Documents { metadata, items } = self.core.list(&list_of_core(options)).await?;
+            let items = items.into_iter().map(from_core).collect();
+            Ok(Documents { metadata, items })
+        }
+        .boxed()
+    }
+
+    fn watch<'a>(
+        &'a self,
+        options: &'a ListOptions,
+        ends: Instant,
+    ) -> BoxFuture<'a, Result<Notices, ApiError>> {
+        let converted = |notice: Notice| Notice {
+            document: from_core(notice.document),
+            ..notice
+        };
+        async move {
+            let notices = self.core.watch(&list_of_core(options), ends).await?;
+            Ok(notices.map(move |notice| notice.map(converted)).boxed())
+        }
+        .boxed()
+    }
+
+    fn create<'a>(
+        &'a self,
+        document: Value,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        async move {
+            let (document, warnings) = decode(document, options.validation)?;
+            judge(document.clone(), None)?;
+            Ok(written(
+                self.core.create(document, options).await?,
+                warnings,
+            ))
+        }
+        .boxed()
+    }
+
+    fn update<'a>(
+        &'a self,
+        document: Value,
+        part: Part,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        async move {
+            let (document, warnings) = decode(document, options.validation)?;
+            let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default();
+            let key = ObjectKey::new(text("namespace"), text("name"));
+            judge(document.clone(), Some(self.core.get(&key).await?))?;
+            let updated = self.core.update(document, part, options).await?;
+            Ok(written(updated, warnings))
+        }
+        .boxed()
+    }
+
+    fn patch<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        part: Part,
+        patch: &'a Patch,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        async move {
+            let unknown = match patch {
+                Patch::Merge(patch) | Patch::Strategic(patch) => core_only(patch),
+                Patch::Apply { config, .. } => core_only(config),
+                Patch::Json(_) => Vec::new(),
+            };
+            let warnings = refuse_or_warn(unknown, options.validation)?;
+            let patch = match patch.clone() {
+                Patch::Json(patch) => Patch::Json(json_patch_to_core(patch)),
+                Patch::Merge(patch) => Patch::Merge(to_core(patch)),
+                Patch::Strategic(patch) => Patch::Strategic(to_core(patch)),
+                Patch::Apply { config, force } => Patch::Apply {
+                    config: to_core(config),
+                    force,
+                },
+            };
+            self.judge_patched(key, &patch, options).await?;
+            let patched = self.core.patch(key, part, &patch, options).await?;
+            Ok(written(patched, warnings))
+        }
+        .boxed()
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        options: &'a DeleteOptions,
+    ) -> BoxFuture<'a, Result<Value, ApiError>> {
+        self.core.delete(key, options).map_ok(from_core).boxed()
+    }
+
+    fn keys<'a>(
+        &'a self,
+        selection: &'a Selection,
+    ) -> BoxFuture<'a, Result<Vec<ObjectKey>, ApiError>> {
+        async move { self.core.keys(&selection_of_core(selection)).await }.boxed()
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        self.core.columns()
+    }
+
+    fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<String>, ApiError> {
+        self.core.cells(to_core(document), now)
+    }
+}
+
+fn selection_of_core(selection: &Selection) -> Selection {
+    Selection {
+        fields: selector_to_core(&selection.fields),
+        ..selection.clone()
+    }
+}
+
+fn list_of_core(options: &ListOptions) -> ListOptions {
+    let mut list = options.clone();
+    list.selection = selection_of_core(&options.selection);
+    list
+}
+
+/// The event of `v1` that a document is, and what is to be warned of.
+fn decode(document: Value, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
+    let (event, unknown) = strict::decode_noting::<events::Event, _>(document)
+        .map_err(|error| error::not_strictly(KIND, "v1", &error))?;
+    let warnings = refuse_or_warn(unknown, validation)?;
+    let document = serde_json::to_value(event).map_err(|error| error::internal(&error))?;
+    Ok((to_core(document), warnings))
+}
+
+fn refuse_or_warn(
+    unknown: Vec<String>,
+    validation: FieldValidation,
+) -> Result<Vec<String>, ApiError> {
+    match validation {
+        FieldValidation::Strict if !unknown.is_empty() => {
+            let unknown = StrictError::UnknownFields { paths: unknown };
+            Err(error::not_strictly(KIND, "v1", &unknown))
+        }
+        FieldValidation::Warn => {
+            let warning = |path: &String| format!("unknown field \"{path}\"");
+            Ok(unknown.iter().map(warning).collect())
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The rules of the newer form, which are stricter than those that every event is judged by.
+fn judge(new: Value, old: Option<Value>) -> Result<(), ApiError> {
+    let event = |document| {
+        let decoded = Event::from_json_noting(document);
+        decoded
+            .map(|(event, _)| event)
+            .map_err(|error| error::not_strict::<Event>(&error))
+    };
+    let new = event(new)?;
+    let errors: ErrorList = match old {
+        None => validate_new_event(&new),
+        Some(old) => validate_new_event_update(&new, &event(old)?),
+    };
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(error::invalid_of(GROUP, KIND, new.name(), &errors))
+}
+
+fn written(written: Written, mut warnings: Vec<String>) -> Written {
+    warnings.extend(written.warnings.iter().cloned());
+    Written {
+        document: from_core(written.document.clone()),
+        warnings,
+        ..written
+    }
+}
+
+#[cfg(test)]
+mod tests;

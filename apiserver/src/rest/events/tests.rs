@@ -1,0 +1,155 @@
+use futures::StreamExt as _;
+use podplane_store::{Key, MemStore, Txn};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::{
+    cache::{Feeder, KindCache},
+    engine::Engine,
+    rest::request::Options,
+};
+
+struct Fixture {
+    core: Registry<Event>,
+    view: EventsV1,
+    _feed: JoinSet<()>,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let engine = Engine::new(MemStore::new()).await.unwrap();
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}});
+        let key = Key::try_from("/registry/namespaces/default").unwrap();
+        let txn = Txn::new().put(key, namespace.to_string());
+        engine.commit(txn).await.unwrap();
+        let cache = Arc::new(KindCache::new());
+        let mut feeder = Feeder::new();
+        feeder.add(cache.clone());
+        let core = Registry::new(engine.clone(), cache, feeder.position());
+        let feed = feeder.fill(&engine).await.unwrap();
+        let mut running = JoinSet::new();
+        running.spawn(async move { feed.run().await.unwrap() });
+        Self {
+            view: EventsV1::new(core.clone()),
+            core,
+            _feed: running,
+        }
+    }
+
+    fn core(&self) -> &dyn Resource {
+        &self.core
+    }
+
+    /// What the event named `a` is after a patch through the newer form.
+    async fn patched(&self, patch: Patch) -> Result<Value, ApiError> {
+        let (key, options) = (key("a"), options());
+        let patched = self.view.patch(&key, Part::Main, &patch, &options).await;
+        patched.map(|written| written.document)
+    }
+}
+
+fn options() -> WriteOptions {
+    WriteOptions {
+        write: Write::default(),
+        validation: FieldValidation::Strict,
+    }
+}
+
+fn list(query: &str) -> ListOptions {
+    let uri = format!("http://a/?{query}").parse().unwrap();
+    Options::parse(&uri).unwrap().list("default").unwrap()
+}
+
+fn event(name: &str) -> Value {
+    json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "podplane.io/c", "reportingInstance": "i",
+        "action": "Do", "reason": "Done", "type": "Normal", "note": "it is done",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": "default"},
+    })
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("default", name)
+}
+
+#[tokio::test]
+async fn an_event_of_either_form_is_there_in_the_other() {
+    let fixture = Fixture::start().await;
+    let ends = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut watch = fixture.view.watch(&list(""), ends).await.unwrap();
+    let created = fixture.view.create(event("a"), &options()).await.unwrap();
+    assert_eq!(created.document["apiVersion"], "events.k8s.io/v1");
+    assert_eq!(created.document["note"], "it is done");
+    let kept = fixture.core().get(&key("a")).await.unwrap();
+    assert_eq!(kept["apiVersion"], "v1");
+    assert_eq!(kept["message"], "it is done");
+    assert_eq!(kept["involvedObject"]["name"], "a");
+
+    let old = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "b", "namespace": "default"}, "message": "old", "count": 4,
+        "involvedObject": {"kind": "Pod", "name": "b", "namespace": "default"}, "source": {"component": "kubelet"},
+    });
+    fixture.core().create(old, &options()).await.unwrap();
+    let seen = fixture.view.get(&key("b")).await.unwrap();
+    assert_eq!(seen["note"], "old");
+    assert_eq!(seen["deprecatedCount"], 4);
+    assert_eq!(seen["deprecatedSource"]["component"], "kubelet");
+
+    for name in ["a", "b"] {
+        let notice = watch.next().await.unwrap().unwrap();
+        assert_eq!(notice.document["regarding"]["name"], name);
+    }
+    let selected = list("fieldSelector=regarding.name%3Db");
+    let Documents { items, .. } = fixture.view.list(&selected).await.unwrap();
+    assert_eq!(items.len(), 1);
+    assert_eq!(items[0]["metadata"]["name"], "b");
+    let cells = fixture.view.cells(items[0].clone(), Timestamp::UNIX_EPOCH);
+    assert!(cells.unwrap().contains(&"old".to_owned()));
+}
+
+#[tokio::test]
+async fn the_new_form_has_its_own_rules() {
+    let fixture = Fixture::start().await;
+    let mut bad = event("a");
+    bad["eventTime"] = Value::Null;
+    let error = fixture.view.create(bad, &options()).await.unwrap_err();
+    assert_eq!(
+        error.message,
+        "Event.events.k8s.io \"a\" is invalid: eventTime: Required value"
+    );
+    let mut unknown = event("a");
+    unknown["message"] = "the other form's".into();
+    let error = fixture.view.create(unknown, &options()).await.unwrap_err();
+    assert!(
+        error.message.contains("unknown field \"message\""),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn what_happens_again_is_a_series() {
+    let fixture = Fixture::start().await;
+    fixture.view.create(event("a"), &options()).await.unwrap();
+    let again = json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000000Z"}});
+    for patch in [Patch::Merge(again.clone()), Patch::Strategic(again)] {
+        assert_eq!(fixture.patched(patch).await.unwrap()["series"]["count"], 2);
+    }
+    let json = json!([{"op": "test", "path": "/note", "value": "it is done"}, {"op": "replace", "path": "/series/count", "value": 3}]);
+    let patched = fixture.patched(Patch::Json(json)).await.unwrap();
+    assert_eq!(patched["series"]["count"], 3);
+
+    let other = Patch::Merge(json!({"note": "something else"}));
+    assert_eq!(
+        fixture.patched(other).await.unwrap_err().message,
+        "Event.events.k8s.io \"a\" is invalid: message: Invalid value: \"something else\": field is immutable"
+    );
+    let wrong = Patch::Merge(json!({"message": "x"}));
+    let error = fixture.patched(wrong).await.unwrap_err();
+    assert!(
+        error.message.contains("unknown field \"message\""),
+        "{error}"
+    );
+}

@@ -1,0 +1,359 @@
+//! Kinds that are answered and never stored: who asks, and what they may do.
+//!
+//! There is no authentication, so everybody is who Kubernetes takes a client without credentials for; and no authorization, so everybody
+//! may do whatever the server can do. What it cannot do is answered with *no*, and with that as the reason.
+
+use std::sync::Arc;
+
+use futures::{FutureExt as _, future::BoxFuture};
+use podplane_api::{
+    Scope,
+    authentication::{SelfSubjectReview, SelfSubjectReviewStatus, UserInfo},
+    authorization::{
+        NonResourceRule, ResourceAttributes, ResourceRule, SelfSubjectAccessReview,
+        SelfSubjectRulesReview, SubjectAccessReviewStatus, SubjectRulesReviewStatus,
+    },
+    strict,
+    validation::{ErrorList, Path},
+};
+use podplane_proto::error::ApiError;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{
+    discovery::about,
+    request::{FieldValidation, WriteOptions},
+    resource::{Names, Resource, Written},
+};
+use crate::error;
+
+const ANYBODY: &str = "system:anonymous";
+const GROUP: &str = "system:unauthenticated";
+
+/// What can be done with a resource, or a sub-resource of it.
+#[derive(Clone, Debug)]
+struct Served {
+    group: &'static str,
+    /// `pods`, `pods/eviction`
+    resource: String,
+    verbs: Vec<&'static str>,
+}
+
+impl Served {
+    fn covers(&self, asked: &ResourceAttributes) -> bool {
+        let matches = |asked: Option<&String>, own: &str| match asked.map(String::as_str) {
+            Some("*") => true,
+            asked => asked.unwrap_or_default() == own,
+        };
+        let (resource, part) = self
+            .resource
+            .split_once('/')
+            .unwrap_or((&self.resource, ""));
+        let verb = asked.verb.as_deref().unwrap_or_default();
+        matches(asked.group.as_ref(), self.group)
+            && matches(asked.resource.as_ref(), resource)
+            && matches(asked.subresource.as_ref(), part)
+            && (verb == "*" || self.verbs.contains(&verb))
+    }
+}
+
+/// A kind of review.
+struct Review {
+    names: Names,
+    served: Arc<[Served]>,
+    answer: fn(&[Served], Value, FieldValidation) -> Result<Written, ApiError>,
+}
+
+impl Resource for Review {
+    fn names(&self) -> &Names {
+        &self.names
+    }
+
+    fn create<'a>(
+        &'a self,
+        document: Value,
+        options: &'a WriteOptions,
+    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+        async move { (self.answer)(&self.served, document, options.validation) }.boxed()
+    }
+}
+
+/// The kinds of reviews, of what is served beside them.
+pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
+    let stored = kinds.iter().flat_map(|kind| served(kind.names()));
+    let reviews = [
+        (
+            "authentication.k8s.io",
+            "SelfSubjectReview",
+            "selfsubjectreviews",
+            "selfsubjectreview",
+            who as fn(&[Served], Value, FieldValidation) -> Result<Written, ApiError>,
+        ),
+        (
+            "authorization.k8s.io",
+            "SelfSubjectAccessReview",
+            "selfsubjectaccessreviews",
+            "selfsubjectaccessreview",
+            access,
+        ),
+        (
+            "authorization.k8s.io",
+            "SelfSubjectRulesReview",
+            "selfsubjectrulesreviews",
+            "selfsubjectrulesreview",
+            rules,
+        ),
+    ];
+    let own = reviews.iter().map(|(group, _, plural, ..)| Served {
+        group,
+        resource: (*plural).to_owned(),
+        verbs: vec!["create"],
+    });
+    let served: Arc<[Served]> = stored.chain(own).collect();
+    let review = |(group, kind, plural, singular, answer)| {
+        let names = Names {
+            group,
+            version: "v1",
+            kind,
+            plural,
+            singular,
+            short: &[],
+            categories: &[],
+            scope: Scope::Cluster,
+            subresources: &[],
+            verbs: &["create"],
+        };
+        let served = Arc::clone(&served);
+        Arc::new(Review {
+            names,
+            served,
+            answer,
+        }) as Arc<dyn Resource>
+    };
+    reviews.into_iter().map(review).collect()
+}
+
+fn served(names: &Names) -> Vec<Served> {
+    let part = |name: &str, verbs: &[&'static str]| Served {
+        group: names.group,
+        resource: match name {
+            "" => names.plural.to_owned(),
+            name => format!("{}/{name}", names.plural),
+        },
+        verbs: verbs.to_vec(),
+    };
+    let parts = names.subresources.iter();
+    let parts = parts.map(|sub| part(sub.name(), about(names, *sub).verbs));
+    std::iter::once(part("", names.verbs))
+        .chain(parts)
+        .collect()
+}
+
+fn who(_: &[Served], document: Value, validation: FieldValidation) -> Result<Written, ApiError> {
+    let answer = |review: &mut SelfSubjectReview| {
+        let user_info = UserInfo {
+            username: Some(ANYBODY.into()),
+            groups: Some(vec![GROUP.into()]),
+            ..UserInfo::default()
+        };
+        review.status = Some(SelfSubjectReviewStatus {
+            user_info: Some(user_info),
+        });
+        ErrorList::new()
+    };
+    answered("SelfSubjectReview", document, validation, answer)
+}
+
+fn access(
+    served: &[Served],
+    document: Value,
+    validation: FieldValidation,
+) -> Result<Written, ApiError> {
+    let answer = |review: &mut SelfSubjectAccessReview| {
+        let mut errors = ErrorList::new();
+        let path = Path::new("spec").child("resourceAttributes");
+        let spec = &review.spec;
+        let (allowed, reason) = match (&spec.resource_attributes, &spec.non_resource_attributes) {
+            (Some(asked), None) if served.iter().any(|served| served.covers(asked)) => (true, None),
+            (Some(_), None) => (false, Some("this server has no such resource or verb")),
+            (None, Some(_)) => (true, None),
+            (Some(asked), Some(_)) => {
+                let detail = "cannot be specified in combination with nonResourceAttributes";
+                errors.invalid(&path, json!(asked), detail);
+                (false, None)
+            }
+            (None, None) => {
+                let detail =
+                    "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+                errors.invalid(&path, Value::Null, detail);
+                (false, None)
+            }
+        };
+        review.status = Some(SubjectAccessReviewStatus {
+            allowed,
+            reason: reason.map(str::to_owned),
+            ..SubjectAccessReviewStatus::default()
+        });
+        errors
+    };
+    answered("SelfSubjectAccessReview", document, validation, answer)
+}
+
+fn rules(
+    served: &[Served],
+    document: Value,
+    validation: FieldValidation,
+) -> Result<Written, ApiError> {
+    let answer = |review: &mut SelfSubjectRulesReview| {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let rule = |served: &Served| ResourceRule {
+            api_groups: Some(texts(&[served.group])),
+            resources: Some(vec![served.resource.clone()]),
+            verbs: texts(&served.verbs),
+            ..ResourceRule::default()
+        };
+        let paths = NonResourceRule {
+            non_resource_urls: Some(texts(&["*"])),
+            verbs: texts(&["get"]),
+        };
+        review.status = Some(SubjectRulesReviewStatus {
+            evaluation_error: None,
+            incomplete: false,
+            non_resource_rules: vec![paths],
+            resource_rules: served.iter().map(rule).collect(),
+        });
+        ErrorList::new()
+    };
+    answered("SelfSubjectRulesReview", document, validation, answer)
+}
+
+/// Reads a review, fills in its answer, and writes it.
+fn answered<T: DeserializeOwned + Serialize>(
+    kind: &str,
+    document: Value,
+    validation: FieldValidation,
+    answer: impl FnOnce(&mut T) -> ErrorList,
+) -> Result<Written, ApiError> {
+    let group = document["apiVersion"].as_str().unwrap_or_default();
+    let group = group.split('/').next().unwrap_or_default().to_owned();
+    let name = document["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    let undecodable = |error| error::not_strictly(kind, "v1", &error);
+    let (mut review, unknown) = strict::decode_noting::<T, _>(document).map_err(undecodable)?;
+    if validation == FieldValidation::Strict && !unknown.is_empty() {
+        return Err(undecodable(strict::StrictError::UnknownFields {
+            paths: unknown,
+        }));
+    }
+    let errors = answer(&mut review);
+    if !errors.is_empty() {
+        return Err(error::invalid_of(&group, kind, &name, &errors));
+    }
+    let warned = |path: &String| format!("unknown field \"{path}\"");
+    let warnings = match validation {
+        FieldValidation::Warn => unknown.iter().map(warned).collect(),
+        _ => Vec::new(),
+    };
+    let document = serde_json::to_value(review).map_err(|error| error::internal(&error))?;
+    Ok(Written {
+        document,
+        warnings,
+        created: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served() -> Vec<Served> {
+        let served = |group, resource: &str, verbs: &[&'static str]| Served {
+            group,
+            resource: resource.to_owned(),
+            verbs: verbs.to_vec(),
+        };
+        vec![
+            served("", "pods", &["create", "get"]),
+            served("", "pods/eviction", &["create"]),
+            served("apps", "deployments", &["get"]),
+        ]
+    }
+
+    fn review(spec: &Value) -> Value {
+        json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {}, "spec": spec})
+    }
+
+    #[test]
+    fn everybody_may_do_what_is_served() {
+        for (asked, allowed) in [
+            (
+                json!({"verb": "get", "resource": "pods", "namespace": "x", "name": "y"}),
+                true,
+            ),
+            (
+                json!({"verb": "create", "resource": "pods", "subresource": "eviction"}),
+                true,
+            ),
+            (json!({"verb": "*", "resource": "*", "group": "*"}), true),
+            (
+                json!({"verb": "get", "resource": "deployments", "group": "apps"}),
+                true,
+            ),
+            (json!({"verb": "get", "resource": "deployments"}), false),
+            (
+                json!({"verb": "create", "resource": "pods", "subresource": "exec"}),
+                false,
+            ),
+            (json!({"verb": "escalate", "resource": "pods"}), false),
+            (json!({"verb": "list", "resource": "secrets"}), false),
+        ] {
+            let document = review(&json!({"resourceAttributes": asked.clone()}));
+            let answer = access(&served(), document, FieldValidation::Strict).unwrap();
+            assert_eq!(answer.document["status"]["allowed"], allowed, "{asked}");
+            assert_eq!(answer.document["status"]["reason"].is_null(), allowed);
+        }
+        let paths = review(&json!({"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}));
+        let answer = access(&served(), paths, FieldValidation::Strict).unwrap();
+        assert_eq!(answer.document["status"]["allowed"], true);
+    }
+
+    #[test]
+    fn a_review_of_nothing_is_refused() {
+        let error = access(&served(), review(&json!({})), FieldValidation::Strict).unwrap_err();
+        assert_eq!(
+            error.message,
+            "SelfSubjectAccessReview.authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        );
+        let unknown = review(&json!({"resourceAttribute": {}}));
+        let error = access(&served(), unknown.clone(), FieldValidation::Strict).unwrap_err();
+        assert!(
+            error
+                .message
+                .contains("unknown field \"spec.resourceAttribute\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn nobody_is_known() {
+        let document = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}});
+        let answer = who(&[], document, FieldValidation::Strict).unwrap();
+        let user = &answer.document["status"]["userInfo"];
+        assert_eq!(user["username"], ANYBODY);
+        assert_eq!(user["groups"], json!([GROUP]));
+    }
+
+    #[test]
+    fn the_rules_are_what_is_served() {
+        let document = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "metadata": {}, "spec": {"namespace": "x"}});
+        let answer = rules(&served(), document, FieldValidation::Strict).unwrap();
+        let rules = &answer.document["status"]["resourceRules"];
+        assert_eq!(
+            rules[1],
+            json!({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]})
+        );
+        assert_eq!(answer.document["status"]["incomplete"], false);
+    }
+}
