@@ -78,6 +78,9 @@ enum Command {
         after_help = "Example:\n  podplane ipam-controller --server 127.0.0.1:7080 --allocate-node-cidrs=true --cluster-cidr 10.244.0.0/16"
     )]
     IpamController(service::Args<podplane_ipam_controller::Config>),
+    /// Run the controllers: Deployments, ReplicaSets, and the collection of what lost its owner
+    #[command(after_help = "Example:\n  podplane controller-manager --server 127.0.0.1:7080")]
+    ControllerManager(service::Args<podplane_controller_manager::Config>),
     /// Run the scheduler: puts each pod on a node that has an address for it
     #[command(
         after_help = "Example:\n  podplane scheduler --server 127.0.0.1:7080 --ip-policy resource"
@@ -124,6 +127,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Plugins(args) => plugins::run(args),
         Command::Apiserver(args) => service::run(args, podplane_apiserver::run),
         Command::IpamController(args) => service::run(args, podplane_ipam_controller::run),
+        Command::ControllerManager(args) => service::run(args, podplane_controller_manager::run),
         Command::Scheduler(args) => service::run(args, podplane_scheduler::run),
         Command::Kubelet(args) => service::run(args, podplane_kubelet::kubelet::run),
         Command::Cri(args) => service::run(args, podplane_kubelet::cri::run),
@@ -181,6 +185,7 @@ mod tests {
         for line in [
             "podplane apiserver --listen 127.0.0.1:0 --data-dir /d --log debug",
             "podplane ipam-controller --server 127.0.0.1:1 --cluster-cidr 10.244.0.0/16 --die-with-parent=1",
+            "podplane controller-manager --server 127.0.0.1:1 --concurrent-gc-syncs 1",
             "podplane scheduler --server 127.0.0.1:1 --ip-policy off --log-format json",
             "podplane kubelet --server 127.0.0.1:1 --node node-0 --nodes-dir /n",
             "podplane cri --node node-0 --nodes-dir /n --network ledger",

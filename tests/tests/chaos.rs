@@ -147,9 +147,10 @@ async fn restarts(cluster: &Cluster, kind: &str) -> Result<usize> {
     )?)
 }
 
-const KINDS: [&str; 5] = [
+const KINDS: [&str; 6] = [
     "apiserver",
     "ipam-controller",
+    "controller-manager",
     "scheduler",
     "kubelet",
     "cri",

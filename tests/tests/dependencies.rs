@@ -79,6 +79,7 @@ fn no_edge_but_those_of_the_architecture() {
 fn processes_do_not_know_each_other_even_in_tests() {
     let processes = [
         "podplane-apiserver",
+        "podplane-controller-manager",
         "podplane-ipam-controller",
         "podplane-scheduler",
         "podplane-kubelet",

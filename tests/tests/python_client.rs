@@ -63,6 +63,7 @@ fn services_of(process: &str) -> &'static [&'static str] {
         ],
         Some("ipam") => &["podplane.ipam.v1.IpamService"],
         Some("scheduler") => &["podplane.scheduler.v1.SchedulerService"],
+        Some("controller") => &[],
         Some("kubelet") => &["podplane.node.v1.NodeNetworkService"],
         _ => panic!("what does {process} serve?"),
     }
@@ -100,8 +101,8 @@ async fn every_server_describes_itself_and_is_healthy() -> Result<()> {
         seen += 1;
     }
     assert_eq!(
-        seen, 4,
-        "apiserver, ipam-controller, scheduler, kubelet: {status:?}"
+        seen, 5,
+        "apiserver, ipam-controller, controller-manager, scheduler, kubelet: {status:?}"
     );
     let cri = format!(
         "unix:{}",

@@ -62,6 +62,7 @@ impl<K: Strategy> Registry<K> {
         let change = |old: K| {
             let mut new = old.clone();
             change(&mut new)?;
+            count_generation(&mut new, &old);
             finish(new, &old)
         };
         self.change(key, effect, change).await
@@ -92,21 +93,26 @@ pub(super) fn replace<K: Strategy>(
     }
     if part == Part::Main {
         new.prepare_for_update(old);
+        count_generation(&mut new, old);
     }
     finish(new, old)
 }
 
-/// Judges the new object. One that was only kept by its finalizers goes with the last of them.
-fn finish<K: Strategy>(mut new: K, old: &K) -> Result<Step<K>, ApiError> {
-    let errors = new.validate_update(old);
-    if !errors.is_empty() {
-        return Err(error::invalid::<K>(new.name(), &errors));
-    }
+/// A new generation, if what is wanted differs. A write of the status wants nothing.
+fn count_generation<K: Strategy>(new: &mut K, old: &K) {
     if new.spec_differs(old) {
         new.metadata_mut().generation = old
             .metadata()
             .generation
             .map(|generation| generation.saturating_add(1));
+    }
+}
+
+/// Judges the new object. One that was only kept by its finalizers goes with the last of them.
+fn finish<K: Strategy>(new: K, old: &K) -> Result<Step<K>, ApiError> {
+    let errors = new.validate_update(old);
+    if !errors.is_empty() {
+        return Err(error::invalid::<K>(new.name(), &errors));
     }
     let only_finalizers =
         old.is_deleting() && old.metadata().deletion_grace_period_seconds == Some(0);

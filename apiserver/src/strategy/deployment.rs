@@ -20,7 +20,11 @@ impl Strategy for Deployment {
         self.status.clone_from(&old.status);
     }
 
+    /// With the annotations: the controller writes the revision there, which is no change of what is wanted.
     fn set_status(&mut self, update: &Self) {
+        self.metadata
+            .annotations
+            .clone_from(&update.metadata.annotations);
         self.status.clone_from(&update.status);
     }
 

@@ -109,6 +109,7 @@ impl Cluster {
         self.dir.write_record(&self.record)?;
         for service in [
             processes::ipam_controller(&self.dir, &self.record.settings, &self.server),
+            processes::controller_manager(&self.dir, &self.server),
             processes::scheduler(&self.dir, &self.record.settings, &self.server),
         ] {
             let service = self.run(service);

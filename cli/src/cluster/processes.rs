@@ -83,6 +83,12 @@ pub(super) fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) 
     published(dir, "ipam-controller", LOCAL, args)
 }
 
+pub(super) fn controller_manager(dir: &DataDir, server: &str) -> Spec {
+    let flags = [("--server", some(server))];
+    let args = args("controller-manager", flags);
+    published(dir, "controller-manager", LOCAL, args)
+}
+
 pub(super) fn scheduler(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
     let flags = [
         ("--server", some(server)),

@@ -1,0 +1,94 @@
+//! Taking what belongs to nobody, and letting go what matches no longer.
+
+use std::sync::Arc;
+
+use podplane_api::{Object, selector::LabelSelector};
+use podplane_client::{ApiError, Client};
+use tokio::sync::OnceCell;
+
+use crate::{
+    owner::{Claim, claim, controller_reference, remove_reference},
+    work::answered,
+};
+
+/// The claims of one owner, in one look at it.
+pub(crate) struct Adoption<'a, O> {
+    client: &'a Client,
+    owner: &'a O,
+    /// Whether the server says that the owner is there to stay. It is asked once, and only if there is something to take: the owner that is known
+    /// here may be gone, and what it took would never be let go.
+    may_adopt: OnceCell<bool>,
+}
+
+impl<'a, O: Object> Adoption<'a, O> {
+    pub(crate) fn new(client: &'a Client, owner: &'a O) -> Self {
+        Self {
+            client,
+            owner,
+            may_adopt: OnceCell::new(),
+        }
+    }
+
+    /// The candidates that are the owner's, after it has taken and let go.
+    pub(crate) async fn claim<K: Object>(
+        &self,
+        selector: &LabelSelector,
+        candidates: Vec<Arc<K>>,
+    ) -> Result<Vec<Arc<K>>, ApiError> {
+        let mut claimed = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            match claim(self.owner, selector, &*candidate) {
+                Claim::Keep => claimed.push(candidate),
+                Claim::Ignore => {}
+                Claim::Release => self.release(&*candidate).await?,
+                Claim::Adopt => claimed.extend(self.adopt(&*candidate).await?.map(Arc::new)),
+            }
+        }
+        Ok(claimed)
+    }
+
+    async fn adopt<K: Object>(&self, object: &K) -> Result<Option<K>, ApiError> {
+        if !*self
+            .may_adopt
+            .get_or_try_init(|| self.is_there_to_stay())
+            .await?
+        {
+            return Ok(None);
+        }
+        tracing::info!(owner = %self.owner.key(), kind = K::KIND, object = %object.key(), "adopting");
+        let mut adopted = object.clone();
+        let owners = adopted
+            .metadata_mut()
+            .owner_references
+            .get_or_insert_default();
+        owners.retain(|owner| owner.uid != self.owner.uid());
+        owners.push(controller_reference(self.owner));
+        self.write(&adopted).await
+    }
+
+    async fn release<K: Object>(&self, object: &K) -> Result<(), ApiError> {
+        tracing::info!(owner = %self.owner.key(), kind = K::KIND, object = %object.key(), "releasing");
+        let mut released = object.clone();
+        remove_reference(released.metadata_mut(), self.owner.uid());
+        self.write(&released).await.map(drop)
+    }
+
+    /// At the revision that was looked at; what is gone meanwhile is nobody's.
+    async fn write<K: Object>(&self, object: &K) -> Result<Option<K>, ApiError> {
+        let api = self.client.namespaced::<K>(object.namespace());
+        match answered(api.update(object)).await {
+            Ok(written) => Ok(Some(written)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_there_to_stay(&self) -> Result<bool, ApiError> {
+        let api = self.client.namespaced::<O>(self.owner.namespace());
+        match answered(api.get(self.owner.name())).await {
+            Ok(owner) => Ok(owner.uid() == self.owner.uid() && !owner.is_deleting()),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The objects of a kind by who controls them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use podplane_api::{Object, ObjectKey};
+use podplane_client::Change;
+
+use crate::owner::controller_of;
+
+/// What was told so far, to be asked by several controllers. It changes before they hear of the change, so whoever looks because of one sees it.
+#[derive(Debug)]
+pub(crate) struct Index<K>(Mutex<Maps<K>>);
+
+#[derive(Debug)]
+struct Maps<K> {
+    objects: BTreeMap<ObjectKey, Arc<K>>,
+    /// By namespace and the controller's UID, which is empty for what has none.
+    owned: BTreeMap<(String, String), BTreeMap<String, Arc<K>>>,
+}
+
+impl<K> Default for Index<K> {
+    fn default() -> Self {
+        Self(Mutex::new(Maps {
+            objects: BTreeMap::new(),
+            owned: BTreeMap::new(),
+        }))
+    }
+}
+
+impl<K: Object> Index<K> {
+    /// Takes a change in.
+    pub(crate) fn apply(&self, change: &Change<K>) {
+        let mut maps = self.lock();
+        match change {
+            Change::Applied { new, .. } => {
+                if let Some(old) = maps.objects.insert(new.key(), new.clone()) {
+                    maps.disown(&old);
+                }
+                let of_owner = maps.owned.entry(owner(new.as_ref())).or_default();
+                of_owner.insert(new.name().to_owned(), new.clone());
+            }
+            Change::Deleted(old) => {
+                if let Some(old) = maps.objects.remove(&old.key()) {
+                    maps.disown(&old);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.lock().objects.get(key).cloned()
+    }
+
+    /// All objects of a namespace, by name.
+    pub(crate) fn namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        let first = ObjectKey::new(namespace, "");
+        let maps = self.lock();
+        let from = maps.objects.range(first..);
+        let of_namespace = from.take_while(|(key, _)| key.namespace == namespace);
+        of_namespace.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// What the controller of that UID controls, by name; with the empty UID, what nobody does.
+    pub(crate) fn controlled(&self, namespace: &str, uid: &str) -> Vec<Arc<K>> {
+        let maps = self.lock();
+        let owned = maps.owned.get(&(namespace.to_owned(), uid.to_owned()));
+        owned
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .cloned()
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Maps<K>> {
+        // The maps are whole whenever the lock is not held, so a panic elsewhere does not spoil them.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Object> Maps<K> {
+    fn disown(&mut self, old: &K) {
+        let owner = owner(old);
+        if let Some(of_owner) = self.owned.get_mut(&owner) {
+            of_owner.remove(old.name());
+            if of_owner.is_empty() {
+                self.owned.remove(&owner);
+            }
+        }
+    }
+}
+
+fn owner<K: Object>(object: &K) -> (String, String) {
+    let uid = controller_of(object.metadata()).map(|owner| owner.uid.clone());
+    (object.namespace().to_owned(), uid.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_api::{apps::ReplicaSet, core::Pod};
+
+    use super::*;
+    use crate::owner::controller_reference;
+
+    fn applied(namespace: &str, name: &str, owner: Option<&str>) -> Change<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.namespace = Some(namespace.into());
+        pod.metadata.name = Some(name.into());
+        pod.metadata.owner_references = owner.map(|uid| {
+            let mut set = ReplicaSet::default();
+            set.metadata.uid = Some(uid.into());
+            vec![controller_reference(&set)]
+        });
+        Change::Applied {
+            old: None,
+            new: Arc::new(pod),
+        }
+    }
+
+    fn names(pods: Vec<Arc<Pod>>) -> Vec<String> {
+        pods.iter().map(|pod| pod.name().to_owned()).collect()
+    }
+
+    #[test]
+    fn objects_are_found_by_namespace_and_owner_as_it_is_now() {
+        let index = Index::default();
+        for change in [
+            applied("a", "1", Some("x")),
+            applied("a", "2", None),
+            applied("aa", "3", Some("x")),
+            applied("a", "4", Some("x")),
+            applied("a", "4", Some("y")),
+        ] {
+            index.apply(&change);
+        }
+        assert_eq!(names(index.namespace("a")), ["1", "2", "4"]);
+        assert_eq!(names(index.controlled("a", "x")), ["1"]);
+        assert_eq!(names(index.controlled("a", "")), ["2"]);
+        assert_eq!(names(index.controlled("a", "y")), ["4"]);
+        let gone = index.get(&ObjectKey::new("a", "4")).unwrap();
+        index.apply(&Change::Deleted(gone));
+        assert_eq!(names(index.controlled("a", "y")), [""; 0]);
+    }
+}

@@ -1,0 +1,216 @@
+//! The controllers that come with workloads: Deployments, ReplicaSets, and the collection of what lost its owner.
+//!
+//! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs` and `garbage/graph.rs`, which are pure; around them is what observes, writes and reports. A
+//! pod is never made before everything that was made before is known. Pods whose node is gone are collected by the ipam-controller. Start reading at [`run`].
+
+#![warn(missing_docs)]
+
+mod adopt;
+mod deployment;
+mod garbage;
+mod index;
+mod owner;
+mod replica_set;
+mod time;
+mod work;
+mod world;
+
+use std::{path::PathBuf, sync::Arc};
+
+use clap::Args;
+use futures::{FutureExt as _, future::BoxFuture};
+use podplane_api::{
+    Object, ObjectKey,
+    apps::{ControllerRevision, Deployment, ReplicaSet},
+    coordination::Lease,
+    core::{Namespace, Node, Pod, Service},
+};
+use podplane_client::{
+    Cache, Client, Endpoint, EventRecorder, ListParams, endpoint::EndpointError, reflector,
+};
+use podplane_telemetry::{
+    Tasks,
+    server::{Listen, Listener, ServeError},
+    tasks::{Ended, TaskError},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::service::RoutesBuilder;
+
+use crate::{
+    deployment::Deployments,
+    garbage::Garbage,
+    replica_set::ReplicaSets,
+    work::{Latch, work},
+    world::World,
+};
+
+/// Flags of the controllers.
+#[derive(Args, Clone, Debug)]
+pub struct Config {
+    /// Address of the apiserver.
+    #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
+    pub server: Endpoint,
+    /// Where to serve health.
+    #[arg(
+        long,
+        env = "PODPLANE_LISTEN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:0"
+    )]
+    pub listen: Listen,
+    /// File to write the address to that is listened on.
+    #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
+    pub address_file: Option<PathBuf>,
+    /// Deployments that are worked on at once.
+    #[arg(
+        long,
+        env = "PODPLANE_CONCURRENT_DEPLOYMENT_SYNCS",
+        value_name = "N",
+        default_value_t = 5
+    )]
+    pub concurrent_deployment_syncs: u16,
+    /// ReplicaSets that are worked on at once.
+    #[arg(
+        long,
+        env = "PODPLANE_CONCURRENT_REPLICASET_SYNCS",
+        value_name = "N",
+        default_value_t = 5
+    )]
+    pub concurrent_replicaset_syncs: u16,
+    /// Objects that are collected at once.
+    #[arg(
+        long,
+        env = "PODPLANE_CONCURRENT_GC_SYNCS",
+        value_name = "N",
+        default_value_t = 20
+    )]
+    pub concurrent_gc_syncs: u16,
+}
+
+/// Why the controllers do not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The apiserver's address or its TLS material.
+    #[error("prepare the connection to the apiserver")]
+    Server(#[from] EndpointError),
+    /// The address to listen on.
+    #[error("start the server")]
+    Listen(#[from] ServeError),
+    /// A part of the process ended.
+    #[error("run the controllers")]
+    Ended(#[from] Ended),
+}
+
+/// Runs until `stop` is cancelled.
+///
+/// # Errors
+///
+/// Everything that [`RunError`] names. An apiserver that cannot be reached is none: the controllers wait for it.
+pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+    let client = Client::connect(&config.server)?;
+    let listener = Listener::bind(&config.listen).await?;
+    if let Some(path) = &config.address_file {
+        listener.publish(path)?;
+    }
+    let mut kinds = Kinds {
+        tasks: Tasks::new(stop.clone()),
+        client: client.clone(),
+        garbage: Garbage::default(),
+        follow: Vec::new(),
+    };
+    let deployments = kinds.watch::<Deployment>();
+    let sets = kinds.watch::<ReplicaSet>();
+    let pods = kinds.watch::<Pod>();
+    kinds.watch::<ControllerRevision>();
+    kinds.watch::<Lease>();
+    kinds.watch::<Namespace>();
+    kinds.watch::<Node>();
+    kinds.watch::<Service>();
+    let Kinds {
+        mut tasks,
+        garbage,
+        follow,
+        ..
+    } = kinds;
+
+    let (garbage, world) = (Arc::new(garbage), Arc::new(World::default()));
+    let ready = Arc::new(Latch::new(follow.len() + 1));
+    for follow in follow {
+        spawn(&mut tasks, "owners", follow(garbage.clone(), ready.clone()));
+    }
+    let (known, is_known) = (world.clone(), ready.clone());
+    spawn(&mut tasks, "workloads", async move {
+        known.follow(deployments, sets, pods, &is_known).await;
+    });
+
+    let (events, write_events) = EventRecorder::new(client.clone(), "deployment-controller", "");
+    spawn(&mut tasks, "events of deployments", write_events);
+    let controller = Deployments::new(client.clone(), events);
+    let (known, is_known) = (world.clone(), ready.clone());
+    let workers = config.concurrent_deployment_syncs.into();
+    spawn(&mut tasks, "deployment controller", async move {
+        is_known.opened().await;
+        let reconcile = async |key: ObjectKey| controller.reconcile(&known, &key).await;
+        work("deployment", &known.deployment_queue, workers, reconcile).await;
+    });
+
+    let (events, write_events) = EventRecorder::new(client.clone(), "replicaset-controller", "");
+    spawn(&mut tasks, "events of replicasets", write_events);
+    let controller = ReplicaSets::new(client, events);
+    let is_known = ready.clone();
+    let workers = config.concurrent_replicaset_syncs.into();
+    spawn(&mut tasks, "replicaset controller", async move {
+        is_known.opened().await;
+        let reconcile = async |key: ObjectKey| controller.reconcile(&world, &key).await;
+        work("replicaset", &world.set_queue, workers, reconcile).await;
+    });
+
+    let workers = config.concurrent_gc_syncs.into();
+    spawn(&mut tasks, "garbage collector", async move {
+        ready.opened().await;
+        let reconcile = async |uid: String| garbage.reconcile(&uid).await;
+        work("garbage", &garbage.queue, workers, reconcile).await;
+    });
+
+    let serve = listener.serve(
+        RoutesBuilder::default(),
+        &[],
+        podplane_proto::DESCRIPTORS,
+        stop,
+    );
+    tasks.spawn("server", serve);
+    Ok(tasks.run().await?)
+}
+
+/// What takes in the changes of a kind, once all kinds are known.
+type Follow = Box<dyn FnOnce(Arc<Garbage>, Arc<Latch>) -> BoxFuture<'static, ()>>;
+
+/// The kinds that are watched. Each is collected.
+struct Kinds {
+    tasks: Tasks,
+    client: Client,
+    garbage: Garbage,
+    follow: Vec<Follow>,
+}
+
+impl Kinds {
+    fn watch<K: Object>(&mut self) -> Cache<K> {
+        let (cache, watch) = reflector(self.client.all::<K>(), ListParams::default());
+        spawn(&mut self.tasks, K::KIND, watch);
+        let kind = self.garbage.add::<K>(&self.client);
+        let followed = cache.clone();
+        let follow =
+            move |garbage: Arc<Garbage>, ready| garbage.follow(kind, followed, ready).boxed();
+        self.follow.push(Box::new(follow));
+        cache
+    }
+}
+
+/// Starts what never ends by itself. Whatever it is at when the process ends, the next one begins with a list.
+fn spawn(tasks: &mut Tasks, task: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+    let stop = tasks.stop();
+    tasks.spawn(task, async move {
+        stop.run_until_cancelled(work).await;
+        Ok::<(), TaskError>(())
+    });
+}

@@ -1,0 +1,288 @@
+//! The ReplicaSet controller: as many pods as there should be.
+
+mod expectations;
+mod pods;
+mod rank;
+mod status;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use podplane_api::{
+    Object as _, ObjectKey, apps::ReplicaSet, core::Pod, jiff::SignedDuration, meta::ObjectMeta,
+    names, selector::LabelSelector,
+};
+use podplane_client::{ApiError, Client, DeleteParams, EventRecorder, events::EventType};
+
+use self::{
+    expectations::{Expectations, Expected},
+    pods::is_active,
+    status::Failure,
+};
+use crate::{
+    adopt::Adoption,
+    deployment::is_ending,
+    owner::{controller_of, controller_reference},
+    time,
+    work::answered,
+    world::World,
+};
+
+/// Pods made or deleted in one look, as in Kubernetes.
+const BURST: usize = 500;
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Works on ReplicaSets.
+#[derive(Debug)]
+pub(crate) struct ReplicaSets {
+    client: Client,
+    events: EventRecorder,
+    expectations: Expectations,
+}
+
+impl ReplicaSets {
+    pub(crate) fn new(client: Client, events: EventRecorder) -> Self {
+        Self {
+            client,
+            events,
+            expectations: Expectations::default(),
+        }
+    }
+
+    /// Makes or deletes pods, and writes the status; returns when to look again though nothing changes.
+    pub(crate) async fn reconcile(
+        &self,
+        world: &World,
+        key: &ObjectKey,
+    ) -> Result<Option<Duration>, ApiError> {
+        let Some(set) = world.sets.get(key) else {
+            self.expectations.forget(key);
+            return Ok(None);
+        };
+        let is_told = self.is_told(world, key).await?;
+        let pods = self.claim(world, &set).await?;
+        let managed = if is_told && !set.is_deleting() {
+            self.manage(world, &set, &pods).await
+        } else {
+            Ok(())
+        };
+        let failure = managed.as_ref().err().map(|error| Failure {
+            reason: if pods.len() < wanted(&set) {
+                "FailedCreate"
+            } else {
+                "FailedDelete"
+            },
+            message: error.to_string(),
+        });
+        let now = time::now();
+        let (status, available) = status::status(&set, &pods, failure, now);
+        if set.status.as_ref() != Some(&status) {
+            let mut next = (*set).clone();
+            next.status = Some(status);
+            answered(self.client.namespaced(&key.namespace).update_status(&next)).await?;
+        }
+        managed?;
+        if !is_told {
+            return Ok(Some(AGAIN));
+        }
+        // The next pod to become available does so without anybody telling.
+        let wait = available.map(|at| at.duration_since(now).max(SignedDuration::from_secs(1)));
+        Ok(wait.map(|wait| wait.unsigned_abs()))
+    }
+
+    /// Whether everything that was done here has been told.
+    async fn is_told(&self, world: &World, key: &ObjectKey) -> Result<bool, ApiError> {
+        let Err(overdue) = self.expectations.check(key, &world.pods) else {
+            return Ok(true);
+        };
+        let api = self.client.namespaced::<Pod>(&key.namespace);
+        for pod in overdue {
+            match answered(api.get(&pod)).await {
+                Ok(_) => {}
+                Err(error) if error.is_not_found() => self.expectations.drop(key, &pod),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.expectations.check(key, &world.pods).is_ok())
+    }
+
+    /// The pods that count.
+    async fn claim(&self, world: &World, set: &ReplicaSet) -> Result<Vec<Arc<Pod>>, ApiError> {
+        let selector = set
+            .spec
+            .as_ref()
+            .map(|spec| LabelSelector::from(&spec.selector));
+        let selector = selector.unwrap_or_default();
+        if selector.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut candidates = world.pods.controlled(set.namespace(), set.uid());
+        candidates.extend(world.pods.controlled(set.namespace(), ""));
+        candidates.retain(|pod| is_active(pod));
+        Adoption::new(&self.client, set)
+            .claim(&selector, candidates)
+            .await
+    }
+
+    async fn manage(
+        &self,
+        world: &World,
+        set: &ReplicaSet,
+        pods: &[Arc<Pod>],
+    ) -> Result<(), ApiError> {
+        let wanted = wanted(set);
+        if pods.len() < wanted {
+            return self.create(set, (wanted - pods.len()).min(BURST)).await;
+        }
+        let surplus = (pods.len() - wanted).min(BURST);
+        if surplus == 0 {
+            return Ok(());
+        }
+        let related = related(world, set);
+        let ranked = rank::ranked(pods.iter().cloned(), &related, time::now());
+        let deleted = join_all(ranked[..surplus].iter().map(|pod| self.delete(set, pod))).await;
+        deleted.into_iter().collect()
+    }
+
+    /// One, then twice as many each time, so that what fails fails once and not as often as there are pods.
+    async fn create(&self, set: &ReplicaSet, mut missing: usize) -> Result<(), ApiError> {
+        let mut batch = 1;
+        while missing > 0 {
+            batch = batch.min(missing);
+            let created = join_all((0..batch).map(|_| self.create_one(set))).await;
+            match created.into_iter().collect::<Result<(), ApiError>>() {
+                Ok(()) => {}
+                // Others empty the namespace; this ReplicaSet goes with it.
+                Err(error) if is_ending(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            missing -= batch;
+            batch *= 2;
+        }
+        Ok(())
+    }
+
+    async fn create_one(&self, set: &ReplicaSet) -> Result<(), ApiError> {
+        let pod = new_pod(set);
+        let (key, name) = (set.key(), pod.name());
+        // Known before it is done, else it could be told before it is expected.
+        self.expectations.expect(&key, name, Expected::Created);
+        match answered(self.client.namespaced::<Pod>(set.namespace()).create(&pod)).await {
+            Ok(_) => {
+                self.events.record(
+                    set,
+                    EventType::Normal,
+                    "SuccessfulCreate",
+                    "",
+                    format!("Created pod: {name}"),
+                );
+                Ok(())
+            }
+            // It may be there or not; the server is asked before anything else is decided.
+            Err(error) if error.is_unavailable() => Err(error),
+            Err(error) => {
+                self.expectations.drop(&key, name);
+                if !is_ending(&error) {
+                    self.events.record(
+                        set,
+                        EventType::Warning,
+                        "FailedCreate",
+                        "",
+                        format!("Error creating: {error}"),
+                    );
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn delete(&self, set: &ReplicaSet, pod: &Pod) -> Result<(), ApiError> {
+        let (key, name) = (set.key(), pod.name());
+        let params = DeleteParams {
+            uid: pod.metadata.uid.clone(),
+            ..DeleteParams::default()
+        };
+        self.expectations
+            .expect(&key, name, Expected::Deleted(pod.uid().to_owned()));
+        match answered(
+            self.client
+                .namespaced::<Pod>(set.namespace())
+                .delete(name, &params),
+        )
+        .await
+        {
+            Ok(_) => {
+                self.events.record(
+                    set,
+                    EventType::Normal,
+                    "SuccessfulDelete",
+                    "",
+                    format!("Deleted pod: {name}"),
+                );
+                Ok(())
+            }
+            // Gone, or another of that name, as will be told.
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(error) => {
+                self.expectations.drop(&key, name);
+                self.events.record(
+                    set,
+                    EventType::Warning,
+                    "FailedDelete",
+                    "",
+                    format!("Error deleting: {error}"),
+                );
+                Err(error)
+            }
+        }
+    }
+}
+
+fn wanted(set: &ReplicaSet) -> usize {
+    let replicas = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.replicas)
+        .unwrap_or(1);
+    usize::try_from(replicas).unwrap_or_default()
+}
+
+/// The pods of all ReplicaSets with the same controller.
+fn related(world: &World, set: &ReplicaSet) -> Vec<Arc<Pod>> {
+    let namespace = set.namespace();
+    match controller_of(&set.metadata) {
+        None => world.pods.controlled(namespace, set.uid()),
+        Some(owner) => {
+            let sets = world.sets.controlled(namespace, &owner.uid);
+            let pods = sets
+                .iter()
+                .flat_map(|set| world.pods.controlled(namespace, set.uid()));
+            pods.collect()
+        }
+    }
+}
+
+/// A pod of the template.
+fn new_pod(set: &ReplicaSet) -> Pod {
+    let template = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.clone())
+        .unwrap_or_default();
+    let of_template = template.metadata.unwrap_or_default();
+    let prefix = format!("{}-", set.name());
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(names::generated(&prefix, rand::random())),
+            generate_name: Some(prefix),
+            namespace: set.metadata.namespace.clone(),
+            labels: of_template.labels,
+            annotations: of_template.annotations,
+            finalizers: of_template.finalizers,
+            owner_references: Some(vec![controller_reference(set)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    }
+}
