@@ -6,6 +6,7 @@ mod durability;
 mod faces;
 mod lifecycle;
 mod lists;
+mod patches;
 mod pods_and_nodes;
 mod races;
 mod reads;
