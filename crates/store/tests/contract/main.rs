@@ -94,6 +94,7 @@ macro_rules! contract {
             a_commit_is_applied_whole_or_not_at_all,
             what_is_too_large_is_refused_by_name,
             concurrent_compare_and_set_loses_no_update,
+            of_concurrent_creates_one_wins,
             a_list_is_continued_at_its_revision_while_writes_go_on,
             a_list_respects_its_prefix_and_order,
             the_future_is_refused,

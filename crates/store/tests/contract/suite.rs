@@ -348,6 +348,51 @@ pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: Fixture>() {
     assert_eq!(counter.value, (WRITERS * EACH).to_string());
 }
 
+/// Also where an engine decides several commits before any of them is durable.
+pub(crate) async fn of_concurrent_creates_one_wins<F: Fixture>() {
+    const WRITERS: usize = 16;
+    let fixture = Arc::new(F::new());
+    for round in 0..20 {
+        // The same key; different keys of a directory that must be empty; and that together with another guard.
+        for kind in 0..3 {
+            let dir = format!("{round}/{kind}/");
+            let mut writers = JoinSet::new();
+            for writer in 0..WRITERS {
+                let fixture = Arc::clone(&fixture);
+                let own = key(&format!("{dir}{writer}"));
+                let txn = match kind {
+                    0 => Txn::new()
+                        .guard(Guard::Absent(key(&dir)))
+                        .put(key(&dir), ""),
+                    1 => Txn::new()
+                        .guard(Guard::NoneUnder(dir.clone().into()))
+                        .put(own, ""),
+                    _ => Txn::new()
+                        .guard(Guard::Absent(own.clone()))
+                        .guard(Guard::NoneUnder(dir.clone().into()))
+                        .put(own, ""),
+                };
+                writers.spawn(async move { fixture.store().commit(txn).await });
+            }
+            let (won, lost): (Vec<_>, Vec<_>) = writers
+                .join_all()
+                .await
+                .into_iter()
+                .partition(Result::is_ok);
+            assert_eq!((won.len(), lost.len()), (1, WRITERS - 1), "{dir}");
+            let left = list(fixture.store(), &dir, None).await.unwrap();
+            assert_eq!(left.items.len(), 1);
+            // What was refused was refused for what won.
+            let winner = &left.items[0];
+            for refused in lost {
+                assert!(
+                    matches!(refused, Err(StoreError::Conflict { ref key, current, .. }) if (key, current) == (&winner.key, Some(winner.modified)))
+                );
+            }
+        }
+    }
+}
+
 async fn increment(store: &impl Store) -> Result<Committed, StoreError> {
     let counter = store.get(&key("counter"), None).await?.unwrap();
     let next = std::str::from_utf8(&counter.value)
