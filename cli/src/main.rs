@@ -18,8 +18,8 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands::{
-        apply, cni, completion, create, delete, demo, describe, down, exec, get, node, ping,
-        plugins, run, service, status, store, up,
+        apply, cni, completion, create, delete, demo, describe, down, exec, get, kubeconfig, node,
+        ping, plugins, run, service, status, store, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -49,6 +49,7 @@ enum Command {
     Status(status::Args),
     Node(node::Args),
     Store(store::Args),
+    Kubeconfig(kubeconfig::Args),
 
     // Objects.
     Get(get::Args),
@@ -114,6 +115,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(args, global),
         Command::Node(args) => node::run(args, global),
         Command::Store(args) => store::run(args, global),
+        Command::Kubeconfig(args) => kubeconfig::run(args, global),
         Command::Get(args) => get::run(args, global),
         Command::Describe(args) => describe::run(args, global),
         Command::Apply(args) => apply::run(args, global),

@@ -30,6 +30,7 @@ const LONGEST_SOCKET: usize = "/nodes/node-9999/cri.sock".len();
 /// supervisor.json     what runs; stale unless the lock is held
 /// control.sock        podplane.cluster.v1
 /// *.address           where services listen
+/// kubeconfig          the same for kubectl
 /// store/ logs/ nodes/
 /// run/                a tmpfs in the supervisor's mount namespace: network namespaces
 /// ```
@@ -146,6 +147,14 @@ impl DataDir {
 
     pub(crate) fn control_socket(&self) -> PathBuf {
         self.0.join("control.sock")
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.0.join("kubeconfig")
+    }
+
+    pub(super) fn remove_kubeconfig(&self) -> anyhow::Result<()> {
+        remove_file(&self.kubeconfig())
     }
 
     /// What is kept; absent before the first start.

@@ -21,6 +21,7 @@ use tonic::Status;
 use super::{
     data_dir::{DataDir, Member, Record},
     fabric::{Fabric, NodeNetwork},
+    kubeconfig,
     mode::Mode,
     processes::{self, Place},
     service::{Service, Spec},
@@ -104,6 +105,7 @@ impl Cluster {
             self.start_cri(name, nodes.to_vec())?;
         }
         self.server = self.control_plane[0].listening().await?;
+        kubeconfig::write(&self.dir, &self.server)?;
         progress(format!("apiserver serves on {}", self.server));
         // Before the first node is registered, and not before a start has come so far: flags that cannot work are not kept.
         self.dir.write_record(&self.record)?;

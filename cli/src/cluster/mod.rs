@@ -9,6 +9,7 @@ pub(crate) mod data_dir;
 pub(crate) mod echo;
 mod fabric;
 mod instance;
+pub(crate) mod kubeconfig;
 pub(crate) mod launch;
 mod mode;
 pub(crate) mod namespaces;

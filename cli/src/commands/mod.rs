@@ -10,6 +10,7 @@ pub(crate) mod describe;
 pub(crate) mod down;
 pub(crate) mod exec;
 pub(crate) mod get;
+pub(crate) mod kubeconfig;
 pub(crate) mod node;
 pub(crate) mod ping;
 pub(crate) mod plugins;

@@ -16,6 +16,7 @@ use super::{apply::apply_manifest, duration};
 use crate::{
     cluster::{
         data_dir::DataDir,
+        kubeconfig,
         launch::{self, Launched, Lifetime, Outcome},
         progress::Progress,
         ready::{Start, Wanted},
@@ -142,6 +143,7 @@ async fn up(
     match (done, launched, lifetime) {
         (Ok(status), Some(mut launched), Lifetime::Attached) => {
             anstream::eprintln!("API server on {}; Ctrl-C ends the cluster", status.server);
+            for_kubectl(dir);
             attend(&mut launched, signal).await
         }
         (Ok(status), _, _) => {
@@ -150,6 +152,7 @@ async fn up(
                 status.server,
                 dir.path().display()
             );
+            for_kubectl(dir);
             Ok(ExitCode::SUCCESS)
         }
         (Err(error), Some(mut launched), _)
@@ -160,6 +163,13 @@ async fn up(
         }
         // What runs is left for people to look at.
         (Err(error), _, _) => Err(error),
+    }
+}
+
+/// Says how kubectl finds the cluster.
+fn for_kubectl(dir: &DataDir) {
+    if let Some(line) = kubeconfig::export(dir) {
+        anstream::eprintln!("for kubectl:  {line}");
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn yaml(value: &Value) -> anyhow::Result<()> {
 }
 
 /// YAML that a YAML 1.1 parser, such as kubectl's, reads back as the same value.
-fn yaml_text(value: &Value) -> anyhow::Result<String> {
+pub(crate) fn yaml_text(value: &Value) -> anyhow::Result<String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     let mut text = serde_saphyr::to_string_with_options(value, options).context("write YAML")?;
     if !text.ends_with('\n') {

@@ -1,0 +1,347 @@
+//! Deployments: `create deployment`, `scale`, `rollout`, `set image`, and deletion with its ways to propagate.
+
+use podplane_tests::kubectl::{Case, Kubectl};
+
+use super::{has_lines, header, row, words};
+
+pub(super) const CASES: &[Case] = &[
+    ("create deployment", create),
+    ("get deployments and replica sets", tables),
+    ("describe deployment", describe),
+    ("scale", scale),
+    ("rollout status", status),
+    ("set image and rollout history", history),
+    ("rollout undo", undo),
+    ("rollout restart", restart),
+    ("rollout pause and resume", pause),
+    ("set env and resources", set),
+    ("apply a deployment", apply),
+    ("edit a deployment", edit),
+    ("delete --cascade=background", delete_background),
+    ("delete --cascade=foreground", delete_foreground),
+    ("delete --cascade=orphan", delete_orphan),
+    ("logs of a deployment", logs),
+    ("expose", expose),
+    ("drain what a deployment owns", evict),
+    ("autoscale", autoscale),
+];
+
+fn deployment(kubectl: &Kubectl, replicas: u32) {
+    let text = kubectl
+        .run(&format!(
+            "create deployment web --image=nginx:1 --replicas={replicas}"
+        ))
+        .ok();
+    assert_eq!(text, "deployment.apps/web created\n");
+    kubectl.run("rollout status deployment/web").ok();
+}
+
+fn pods(kubectl: &Kubectl, count: usize) {
+    kubectl.until("get pods -l app=web -o name", |seen| {
+        seen.stdout.lines().count() == count
+    });
+}
+
+fn create(kubectl: &Kubectl) {
+    deployment(kubectl, 2);
+    let made = kubectl.json("deployment web");
+    assert_eq!(made["spec"]["replicas"], 2);
+    assert_eq!(made["spec"]["selector"]["matchLabels"]["app"], "web");
+    assert_eq!(made["spec"]["strategy"]["type"], "RollingUpdate", "defaulted");
+    assert_eq!(made["metadata"]["labels"]["app"], "web");
+    assert_eq!(made["spec"]["template"]["spec"]["containers"][0]["name"], "nginx");
+    pods(kubectl, 2);
+}
+
+fn tables(kubectl: &Kubectl) {
+    deployment(kubectl, 2);
+    let table = kubectl.run("get deploy").ok();
+    assert_eq!(
+        header(&table),
+        ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
+    );
+    assert_eq!(row(&table, "web")[..4], ["web", "2/2", "2", "2"]);
+    let wide = kubectl.run("get deploy -o wide").ok();
+    assert_eq!(
+        header(&wide),
+        words("NAME READY UP-TO-DATE AVAILABLE AGE CONTAINERS IMAGES SELECTOR")
+    );
+    assert_eq!(row(&wide, "web")[5..], ["nginx", "nginx:1", "app=web"]);
+    let sets = kubectl.run("get rs -o wide").ok();
+    assert_eq!(
+        header(&sets),
+        words("NAME DESIRED CURRENT READY AGE CONTAINERS IMAGES SELECTOR")
+    );
+    let all = kubectl.run("get all").ok();
+    for kind in ["pod/web-", "deployment.apps/web", "replicaset.apps/web-"] {
+        assert!(all.contains(kind), "{kind}: {all}");
+    }
+}
+
+fn describe(kubectl: &Kubectl) {
+    deployment(kubectl, 2);
+    let text = kubectl.run("describe deployment web").ok();
+    has_lines(
+        &text,
+        &[
+            "Name: web",
+            "Labels: app=web",
+            "Selector: app=web",
+            "Replicas: 2 desired | 2 updated | 2 total | 2 available | 0 unavailable",
+            "StrategyType: RollingUpdate",
+            "RollingUpdateStrategy: 25% max unavailable, 25% max surge",
+            "Pod Template:",
+            "Image: nginx:1",
+            "Conditions:",
+            "Available True MinimumReplicasAvailable",
+            "Progressing True NewReplicaSetAvailable",
+            "OldReplicaSets: <none>",
+            "Events:",
+        ],
+    );
+    assert!(text.contains("ScalingReplicaSet"), "{text}");
+    let set = kubectl.run("describe rs -l app=web").ok();
+    assert!(set.contains("Controlled By:  Deployment/web"), "{set}");
+    let pod = kubectl.run("describe pod -l app=web").ok();
+    assert!(pod.contains("Controlled By:  ReplicaSet/web-"), "{pod}");
+}
+
+fn scale(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    assert_eq!(
+        kubectl.run("scale deployment web --replicas=3").ok(),
+        "deployment.apps/web scaled\n"
+    );
+    pods(kubectl, 3);
+    assert_eq!(
+        kubectl
+            .run("scale --current-replicas=5 --replicas=1 deployment/web")
+            .failed(1),
+        "error: Expected replicas to be 5, was 3\n"
+    );
+    kubectl
+        .run("scale --current-replicas=3 --replicas=0 deployment/web")
+        .ok();
+    pods(kubectl, 0);
+    assert_eq!(
+        kubectl.run("scale deployment nobody --replicas=1").failed(1),
+        "Error from server (NotFound): deployments.apps \"nobody\" not found\n"
+    );
+}
+
+fn status(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    let text = kubectl.run("rollout status deployment web").ok();
+    assert_eq!(text, "deployment \"web\" successfully rolled out\n");
+    kubectl.run("set image deployment/web nginx=nginx:2").ok();
+    let text = kubectl.run("rollout status deployment/web --timeout=60s").ok();
+    assert!(text.ends_with("deployment \"web\" successfully rolled out\n"), "{text}");
+}
+
+fn image(kubectl: &Kubectl) -> String {
+    kubectl
+        .run("get deployment web -o jsonpath={.spec.template.spec.containers[0].image}")
+        .ok()
+}
+
+fn history(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    assert_eq!(
+        kubectl.run("set image deployment/web nginx=nginx:2").ok(),
+        "deployment.apps/web image updated\n"
+    );
+    kubectl.run("annotate deployment/web kubernetes.io/change-cause=second").ok();
+    kubectl.run("rollout status deployment/web").ok();
+    let seen = kubectl.until("rollout history deployment/web", |seen| {
+        seen.stdout.contains("second")
+    });
+    has_lines(
+        &seen.stdout,
+        &["deployment.apps/web", "REVISION CHANGE-CAUSE", "1 <none>", "2 second"],
+    );
+    let one = kubectl.run("rollout history deployment/web --revision=1").ok();
+    has_lines(&one, &["deployment.apps/web with revision #1", "Pod Template:", "Image: nginx:1"]);
+}
+
+fn undo(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    kubectl.run("set image deployment/web nginx=nginx:2").ok();
+    kubectl.run("rollout status deployment/web").ok();
+    assert_eq!(
+        kubectl.run("rollout undo deployment/web").ok(),
+        "deployment.apps/web rolled back\n"
+    );
+    assert_eq!(image(kubectl), "nginx:1");
+    kubectl.run("rollout status deployment/web").ok();
+    kubectl
+        .run("rollout undo deployment/web --to-revision=2")
+        .ok();
+    assert_eq!(image(kubectl), "nginx:2");
+    kubectl.run("rollout status deployment/web").ok();
+    let missing = kubectl
+        .run("rollout undo deployment/web --to-revision=9")
+        .failed(1);
+    assert_eq!(
+        missing,
+        "error: unable to find specified revision 9 in history\n"
+    );
+}
+
+fn restart(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    let before = kubectl.run("get pods -l app=web -o name").ok();
+    assert_eq!(
+        kubectl.run("rollout restart deployment/web").ok(),
+        "deployment.apps/web restarted\n"
+    );
+    kubectl.run("rollout status deployment/web").ok();
+    kubectl.until("get pods -l app=web -o name", |seen| {
+        seen.stdout.lines().count() == 1 && seen.stdout != before
+    });
+}
+
+fn pause(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    assert_eq!(
+        kubectl.run("rollout pause deployment/web").ok(),
+        "deployment.apps/web paused\n"
+    );
+    kubectl.run("set image deployment/web nginx=nginx:2").ok();
+    let images = "get pods -l app=web -o jsonpath={.items[*].spec.containers[*].image}";
+    assert_eq!(kubectl.run(images).ok(), "nginx:1");
+    let again = kubectl.run("rollout pause deployment/web").failed(1);
+    assert_eq!(again, "error: deployments.apps \"web\" is already paused\n");
+    assert_eq!(
+        kubectl.run("rollout resume deployment/web").ok(),
+        "deployment.apps/web resumed\n"
+    );
+    kubectl.until(images, |seen| seen.stdout == "nginx:2");
+}
+
+fn set(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    assert_eq!(
+        kubectl.run("set env deployment/web A=b").ok(),
+        "deployment.apps/web env updated\n"
+    );
+    assert_eq!(
+        kubectl
+            .run("set resources deployment/web --requests=cpu=10m")
+            .ok(),
+        "deployment.apps/web resource requirements updated\n"
+    );
+    let made = kubectl.json("deployment web");
+    let container = &made["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["env"][0]["value"], "b");
+    assert_eq!(container["resources"]["requests"]["cpu"], "10m");
+    kubectl.run("rollout status deployment/web").ok();
+}
+
+fn apply(kubectl: &Kubectl) {
+    let manifest = |image: &str, more: &str| {
+        format!("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: 2\n  selector:\n    matchLabels:\n      app: web\n  template:\n    metadata:\n      labels:\n        app: web\n    spec:\n      containers:\n      - name: a\n        image: {image}\n        ports:\n        - containerPort: 80\n{more}")
+    };
+    let sidecar = "      - name: b\n        image: sidecar\n";
+    assert_eq!(
+        kubectl.apply(&manifest("nginx:1", sidecar)),
+        "deployment.apps/web created\n"
+    );
+    assert_eq!(
+        kubectl.apply(&manifest("nginx:1", sidecar)),
+        "deployment.apps/web unchanged\n"
+    );
+    assert_eq!(
+        kubectl.apply(&manifest("nginx:2", "")),
+        "deployment.apps/web configured\n"
+    );
+    let made = kubectl.json("deployment web");
+    let containers = made["spec"]["template"]["spec"]["containers"].as_array();
+    assert_eq!(containers.map(Vec::len), Some(1), "the sidecar went");
+    assert_eq!(image(kubectl), "nginx:2");
+    kubectl.run("rollout status deployment/web").ok();
+    let other = manifest("nginx:2", "").replace("      app: web", "      app: other");
+    let refused = kubectl.fed("apply -f -", &other).failed(1);
+    assert!(
+        refused.contains("spec.selector: Invalid value") && refused.contains("field is immutable"),
+        "{refused}"
+    );
+}
+
+fn edit(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    let text = kubectl
+        .edited("edit deployment web", "sed -i 's/replicas: 1/replicas: 2/' \"$1\"")
+        .ok();
+    assert_eq!(text, "deployment.apps/web edited\n");
+    pods(kubectl, 2);
+}
+
+fn delete_background(kubectl: &Kubectl) {
+    deployment(kubectl, 2);
+    let text = kubectl.run("delete deployment web").ok();
+    assert!(text.starts_with("deployment.apps \"web\" deleted"), "{text}");
+    pods(kubectl, 0);
+    kubectl.until("get rs -o name", |seen| seen.stdout.is_empty());
+}
+
+fn delete_foreground(kubectl: &Kubectl) {
+    deployment(kubectl, 2);
+    kubectl
+        .run("delete deployment web --cascade=foreground")
+        .ok();
+    // When it is gone, so is all that it owned.
+    assert_eq!(kubectl.run("get rs,pods -o name").ok(), "");
+}
+
+fn delete_orphan(kubectl: &Kubectl) {
+    deployment(kubectl, 2);
+    kubectl.run("delete deployment web --cascade=orphan").ok();
+    kubectl.run("get deployment web").failed(1);
+    kubectl.until("get rs -o jsonpath={.items[*].metadata.ownerReferences}", |seen| {
+        seen.stdout.is_empty()
+    });
+    let sets = kubectl.run("get rs -o name").ok();
+    assert_eq!(sets.lines().count(), 1, "{sets}");
+    pods(kubectl, 2);
+}
+
+fn logs(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    let text = kubectl.run("logs deployment/web").ok();
+    assert!(text.contains("created"), "{text}");
+}
+
+fn expose(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    assert_eq!(
+        kubectl.run("expose deployment web --port=80").ok(),
+        "service/web exposed\n"
+    );
+    let table = kubectl.run("get svc").ok();
+    assert_eq!(
+        header(&table),
+        words("NAME TYPE CLUSTER-IP EXTERNAL-IP PORT(S) AGE")
+    );
+    assert_eq!(row(&table, "web")[1], "ClusterIP");
+    kubectl.run("delete svc web").ok();
+}
+
+fn evict(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    let pod = kubectl.run("get pods -l app=web -o name").ok();
+    let pod = pod.trim();
+    kubectl.run(&format!("delete {pod} --wait=false")).ok();
+    kubectl.until("get pods -l app=web -o name", |seen| {
+        seen.stdout.lines().count() == 1 && seen.stdout.trim() != pod
+    });
+}
+
+/// There is no HorizontalPodAutoscaler, and kubectl says so.
+fn autoscale(kubectl: &Kubectl) {
+    deployment(kubectl, 1);
+    let refused = kubectl.run("autoscale deployment web --max=3").failed(1);
+    assert!(
+        refused.contains("could not find the requested resource"),
+        "{refused}"
+    );
+}

@@ -1,0 +1,341 @@
+//! `describe`, `events`, `explain`, `diff`: ways of looking other than `get`.
+
+use podplane_tests::kubectl::{Case, Kubectl};
+
+use super::{has_lines, header, row, words};
+
+pub(super) const CASES: &[Case] = &[
+    ("describe node", describe_node),
+    ("describe pod", describe_pod),
+    ("describe namespace", describe_namespace),
+    ("describe lease", describe_lease),
+    ("events", events),
+    ("get events", get_events),
+    ("events --watch", events_watch),
+    ("explain pods", explain),
+    ("explain --recursive", explain_recursive),
+    ("explain of every resource", explain_all),
+    ("diff", diff),
+    ("logs", logs),
+    ("logs with options", logs_options),
+    ("logs -f", logs_follow),
+    ("logs of what has none", logs_errors),
+    ("logs -l --prefix", logs_selector),
+];
+
+fn describe_node(kubectl: &Kubectl) {
+    let manifest = format!(
+        r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "here"}},
+            "spec": {{"nodeName": "{}", "containers": [{{"name": "c", "image": "pause", "resources": {{"requests": {{"cpu": "100m"}}}}}}]}}}}"#,
+        kubectl.node()
+    );
+    kubectl.apply(&manifest);
+    let node = kubectl.node();
+    let text = kubectl.run(&format!("describe node {node}")).ok();
+    has_lines(
+        &text,
+        &[
+            &format!("Name: {node}"),
+            "Roles: <none>",
+            "Taints: <none>",
+            "Unschedulable: false",
+            "Lease:",
+            &format!("HolderIdentity: {node}"),
+            "Conditions:",
+            "Type Status LastHeartbeatTime LastTransitionTime Reason Message",
+            "Addresses:",
+            "Capacity:",
+            "Allocatable:",
+            "System Info:",
+        ],
+    );
+    let cidr = kubectl
+        .run(&format!("get node {node} -o jsonpath={{.spec.podCIDR}}"))
+        .ok();
+    has_lines(
+        &text,
+        &[
+            &format!("PodCIDR: {cidr}"),
+            &format!("PodCIDRs: {cidr}"),
+            "Namespace Name CPU Requests CPU Limits Memory Requests Memory Limits Age",
+            "Allocated resources:",
+            "Resource Requests Limits",
+        ],
+    );
+    let namespace = &kubectl.namespace;
+    let pod = text.lines().map(words).find(|row| row.get(1) == Some(&"here"));
+    assert_eq!(
+        pod.map(|row| row[..3].join(" ")),
+        Some(format!("{namespace} here 100m")),
+        "{text}"
+    );
+    assert!(text.contains("podplane.io/pod-ips"), "{text}");
+    let events = text.split("Events:").nth(1).unwrap_or_default();
+    assert!(!events.contains("<none>"), "a node has some: {text}");
+}
+
+fn describe_pod(kubectl: &Kubectl) {
+    kubectl.pod("web");
+    kubectl.until("events --for pod/web", |seen| {
+        seen.stdout.contains("Started") || seen.stdout.contains("Scheduled")
+    });
+    let text = kubectl.run("describe pod web").ok();
+    let namespace = &kubectl.namespace;
+    has_lines(
+        &text,
+        &[
+            "Name: web",
+            &format!("Namespace: {namespace}"),
+            "Priority: 0",
+            "Labels: run=web",
+            "Annotations: <none>",
+            "Status: Running",
+            "IPs:",
+            "Containers:",
+            "web:",
+            "Image: registry.k8s.io/pause",
+            "State: Running",
+            "Ready: True",
+            "Restart Count: 0",
+            "Conditions:",
+            "Ready True",
+            "PodScheduled True",
+            "QoS Class: BestEffort",
+            "Node-Selectors: <none>",
+            "Events:",
+            "Type Reason Age From Message",
+        ],
+    );
+    let ip = kubectl.run("get pod web -o jsonpath={.status.podIP}").ok();
+    has_lines(&text, &[&format!("IP: {ip}"), "IPs:", &format!("IP: {ip}")]);
+    assert!(
+        text.contains(&format!("Successfully assigned {namespace}/web to node-")),
+        "{text}"
+    );
+    let missing = kubectl.run("describe pod nobody").failed(1);
+    assert_eq!(
+        missing,
+        "Error from server (NotFound): pods \"nobody\" not found\n"
+    );
+}
+
+fn describe_namespace(kubectl: &Kubectl) {
+    let text = kubectl.run("describe ns default").ok();
+    has_lines(
+        &text,
+        &[
+            "Name: default",
+            "Labels: kubernetes.io/metadata.name=default",
+            "Status: Active",
+        ],
+    );
+}
+
+fn describe_lease(kubectl: &Kubectl) {
+    let node = kubectl.node();
+    let text = kubectl
+        .run(&format!("describe lease {node} -n kube-node-lease"))
+        .ok();
+    has_lines(&text, &[&format!("Holder Identity: {node}")]);
+}
+
+fn events(kubectl: &Kubectl) {
+    assert_eq!(
+        kubectl.run("events").stderr,
+        format!("No events found in {} namespace.\n", kubectl.namespace)
+    );
+    kubectl.pod("web");
+    let seen = kubectl.until("events", |seen| seen.stdout.contains("Scheduled"));
+    assert_eq!(
+        header(&seen.stdout),
+        ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
+    );
+    let of_pod = kubectl.run("events --for pod/web --types=Normal").ok();
+    assert!(of_pod.contains("Pod/web"), "{of_pod}");
+    let warnings = kubectl.run("events --types=Warning");
+    assert!(warnings.stderr.starts_with("No events found"), "{warnings:?}");
+    let all = kubectl.run("events -A").ok();
+    assert_eq!(header(&all)[0], "NAMESPACE");
+}
+
+fn get_events(kubectl: &Kubectl) {
+    kubectl.pod("web");
+    let seen = kubectl.until("get events", |seen| seen.stdout.contains("Scheduled"));
+    assert_eq!(
+        header(&seen.stdout),
+        ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
+    );
+    let namespace = &kubectl.namespace;
+    assert!(
+        seen.stdout
+            .contains(&format!("Successfully assigned {namespace}/web to node-")),
+        "{}",
+        seen.stdout
+    );
+    let wide = kubectl.run("get ev -o wide").ok();
+    assert_eq!(
+        header(&wide),
+        words("LAST SEEN TYPE REASON OBJECT SUBOBJECT SOURCE MESSAGE FIRST SEEN COUNT NAME")
+    );
+    let sorted = kubectl
+        .run("get events --sort-by=.lastTimestamp --field-selector involvedObject.name=web,type=Normal")
+        .ok();
+    assert!(sorted.contains("pod/web"), "{sorted}");
+}
+
+fn events_watch(kubectl: &Kubectl) {
+    let mut watching = kubectl.start("events --watch");
+    kubectl.pod("web");
+    watching.until("the pod is scheduled", |seen| {
+        seen.contains("Scheduled") && seen.contains("Pod/web")
+    });
+}
+
+fn explain(kubectl: &Kubectl) {
+    let text = kubectl.run("explain pods").ok();
+    has_lines(&text, &["KIND: Pod", "VERSION: v1", "DESCRIPTION:", "FIELDS:"]);
+    assert!(text.contains("  spec\t<PodSpec>\n"), "{text}");
+    let text = kubectl.run("explain pod.spec.containers.resources").ok();
+    has_lines(
+        &text,
+        &["KIND: Pod", "VERSION: v1", "FIELD: resources <ResourceRequirements>"],
+    );
+    assert!(text.contains("limits\t<map[string]Quantity>"), "{text}");
+    let text = kubectl.run("explain node.spec.podCIDRs").ok();
+    has_lines(&text, &["FIELD: podCIDRs <[]string>"]);
+    let bad = kubectl.run("explain pod.spec.nothing").failed(1);
+    assert_eq!(bad, "error: field \"nothing\" does not exist\n");
+}
+
+fn explain_recursive(kubectl: &Kubectl) {
+    let text = kubectl.run("explain pod.spec --recursive").ok();
+    for field in [
+        "containers\t<[]Container> -required-",
+        "  livenessProbe\t<Probe>",
+        "tolerations\t<[]Toleration>",
+    ] {
+        assert!(text.contains(field), "{field}: {text}");
+    }
+}
+
+fn explain_all(kubectl: &Kubectl) {
+    let names = kubectl.run("api-resources -o name --verbs=list").ok();
+    for name in names.lines() {
+        let plural = name.split('.').next().unwrap_or_default();
+        let text = kubectl.run(&format!("explain {plural}")).ok();
+        assert!(text.contains("FIELDS:"), "{name}: {text}");
+    }
+}
+
+fn diff(kubectl: &Kubectl) {
+    let pod = |label: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels:\n    app: {label}\nspec:\n  containers:\n  - name: c\n    image: pause\n"
+        )
+    };
+    kubectl.apply(&pod("one"));
+    kubectl
+        .run("wait --for=condition=Ready pod/web")
+        .ok();
+    let same = kubectl.fed("diff -f -", &pod("one"));
+    assert_eq!(same.stdout, "");
+    same.ok();
+    let other = kubectl.fed("diff -f -", &pod("two"));
+    assert_eq!(other.code, Some(1), "{other:?}");
+    has_lines(&other.stdout, &["-    app: one", "+    app: two"].map(|line| line));
+    let other = kubectl.fed("diff --server-side --force-conflicts -f -", &pod("three"));
+    assert_eq!(other.code, Some(1), "{other:?}");
+    has_lines(&other.stdout, &["-    app: one", "+    app: three"]);
+    let still = kubectl
+        .run("get pod web -o jsonpath={.metadata.labels.app}")
+        .ok();
+    assert_eq!(still, "one", "diff changes nothing");
+}
+
+fn logs(kubectl: &Kubectl) {
+    kubectl.pod("web");
+    let seen = kubectl.until("logs web", |seen| seen.stdout.contains("Scheduled"));
+    let ip = kubectl.run("get pod web -o jsonpath={.status.podIP}").ok();
+    let node = kubectl.run("get pod web -o jsonpath={.spec.nodeName}").ok();
+    for text in [ip.as_str(), &node, "created"] {
+        assert!(seen.stdout.contains(text), "{text}: {}", seen.stdout);
+    }
+    let lines: Vec<_> = seen.stdout.lines().collect();
+    let times: Vec<_> = lines.iter().map(|line| words(line)[0]).collect();
+    assert!(times.is_sorted(), "{}", seen.stdout);
+}
+
+fn logs_options(kubectl: &Kubectl) {
+    kubectl.pod("web");
+    kubectl.until("logs web", |seen| seen.stdout.contains(" 10.244."));
+    let all = kubectl.run("logs web").ok();
+    let last = kubectl.run("logs web --tail=1").ok();
+    assert_eq!(Some(last.trim_end()), all.lines().last());
+    assert_eq!(kubectl.run("logs web --tail=0").ok(), "");
+    assert_eq!(kubectl.run("logs web --limit-bytes=10").ok(), all[..10]);
+    assert_eq!(kubectl.run("logs web -c web").ok(), all);
+    assert_eq!(
+        kubectl.run("logs web --since=1h --all-containers").ok(),
+        all
+    );
+    assert_eq!(
+        kubectl
+            .run("logs web --since-time=2199-01-01T00:00:00Z")
+            .ok(),
+        ""
+    );
+    let stamped = kubectl.run("logs web --timestamps").ok();
+    for (line, plain) in stamped.lines().zip(all.lines()) {
+        let (time, rest) = line.split_once(' ').unwrap_or_default();
+        assert!(time.ends_with('Z') && time.contains('T'), "{line}");
+        assert_eq!(rest, plain);
+    }
+}
+
+fn logs_follow(kubectl: &Kubectl) {
+    kubectl.pod("web");
+    let mut following = kubectl.start("logs -f web");
+    following.until("the start", |seen| seen.contains("created"));
+    kubectl.run("delete pod web --wait=false").ok();
+    let (code, text) = following.end();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("delet"), "{text}");
+}
+
+fn logs_errors(kubectl: &Kubectl) {
+    kubectl.pod("web");
+    assert_eq!(
+        kubectl.run("logs nobody").failed(1),
+        "error: error from server (NotFound): pods \"nobody\" not found in namespace \"NS\"\n"
+            .replace("NS", &kubectl.namespace)
+    );
+    assert_eq!(
+        kubectl.run("logs web -c nobody").failed(1),
+        "error: container nobody is not valid for pod web\n"
+    );
+    let previous = kubectl.run("logs web --previous").failed(1);
+    assert!(
+        previous.contains("previous terminated container \"web\" in pod \"web\" not found"),
+        "{previous}"
+    );
+    let raw = format!(
+        "get --raw /api/v1/namespaces/{}/pods/web/log?container=nobody",
+        kubectl.namespace
+    );
+    assert_eq!(
+        kubectl.run(&raw).failed(1),
+        "Error from server (BadRequest): container nobody is not valid for pod web\n"
+    );
+}
+
+fn logs_selector(kubectl: &Kubectl) {
+    kubectl.pod("a");
+    kubectl.run("label pod a app=x").ok();
+    kubectl.pod("b");
+    kubectl.run("label pod b app=x").ok();
+    let text = kubectl.run("logs -l app=x --prefix").ok();
+    assert!(text.lines().any(|line| line.starts_with("[pod/a/a] ")), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("[pod/b/b] ")), "{text}");
+    let table = kubectl.run("get pods").ok();
+    row(&table, "a");
+}

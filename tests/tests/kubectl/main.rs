@@ -1,0 +1,92 @@
+//! What users of Kubernetes do with kubectl, each command as they type it, with stock kubectl of three versions.
+//!
+//! Texts are what kubectl prints of a cluster of the reference. `PODPLANE_CASE=drain` runs only the cases whose name has `drain` in it.
+
+mod apps;
+mod cluster;
+mod looking;
+mod nodes;
+mod pods;
+mod printing;
+mod writing;
+
+use anyhow::Result;
+use podplane_tests::{
+    Cluster, Network, Up,
+    kubectl::{Case, Order, each},
+};
+
+async fn run(order: Order, cases: &'static [Case]) -> Result<()> {
+    let Some(cluster) = Cluster::up(Up::new(Network::Ledger)).await? else {
+        return Ok(());
+    };
+    tokio::task::block_in_place(|| each(&cluster, order, cases));
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn printing() -> Result<()> {
+    run(Order::Together, printing::CASES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking() -> Result<()> {
+    run(Order::Together, looking::CASES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writing() -> Result<()> {
+    run(Order::Together, writing::CASES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods() -> Result<()> {
+    run(Order::Together, pods::CASES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apps() -> Result<()> {
+    run(Order::Together, apps::CASES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster() -> Result<()> {
+    run(Order::Together, cluster::CASES).await
+}
+
+/// One version after the other: a drained node takes everybody's pods away.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes() -> Result<()> {
+    run(Order::InTurn, nodes::CASES).await
+}
+
+/// The words of a line.
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// The words of a table's header.
+fn header(table: &str) -> Vec<&str> {
+    words(table.lines().next().unwrap_or_default())
+}
+
+/// The words of the row that begins with `name`.
+#[track_caller]
+fn row<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
+    let mut rows = table.lines().map(words);
+    rows.find(|row| row.first() == Some(&name))
+        .unwrap_or_else(|| panic!("no row {name} in\n{table}"))
+}
+
+/// Fails unless `text` has each of the lines, blanks at both ends aside, in this order.
+#[track_caller]
+fn has_lines(text: &str, wanted: &[&str]) {
+    let mut lines = text.lines().map(str::trim);
+    for want in wanted {
+        let words = words(want);
+        assert!(
+            lines.any(|line| self::words(line) == words),
+            "no line {want:?}, or not in its place, in\n{text}"
+        );
+    }
+}
