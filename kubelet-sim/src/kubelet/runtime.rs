@@ -160,6 +160,32 @@ impl Runtime {
         }))
     }
 
+    /// What CNI gave a sandbox, for people to read: its addresses and, where the runtime tells, by which plugins. `None` without a
+    /// network of its own.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
+    pub async fn attachment(&self, id: &str) -> Result<Option<String>, Status> {
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: id.into(),
+            verbose: true,
+        };
+        let answer = self.client.clone().pod_sandbox_status(request).await?;
+        let cri::PodSandboxStatusResponse { status, info, .. } = answer.into_inner();
+        let network = status.unwrap_or_default().network.unwrap_or_default();
+        if network.ip.is_empty() {
+            return Ok(None);
+        }
+        let additional = network.additional_ips.into_iter().map(|ip| ip.ip);
+        let ips: Vec<_> = [network.ip].into_iter().chain(additional).collect();
+        let record = info
+            .get("info")
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
+        Ok(Some(attachment_text(&ips.join(", "), &record)))
+    }
+
     /// Runs a sandbox for the pod, which has none; returns its id.
     ///
     /// # Errors
@@ -209,6 +235,28 @@ impl From<cri::PodSandbox> for Sandbox {
             attempt,
             ready,
         }
+    }
+}
+
+/// `Add eth0 [10.244.1.2] from NETWORK (bridge, host-local)`, as Multus tells it of its attachments.
+fn attachment_text(ips: &str, record: &serde_json::Value) -> String {
+    let network = &record["network"];
+    let plugins = network["config"]["plugins"].as_array();
+    let of_each = |plugin: &serde_json::Value| {
+        let types = [&plugin["type"], &plugin["ipam"]["type"]];
+        types.map(|text| text.as_str().map(str::to_owned))
+    };
+    let types = plugins.into_iter().flatten().map(of_each);
+    // Where only addresses are given, the plugins that make interfaces are not executed.
+    let is_ledger = network["plugins"] == "ipam";
+    let executed: Vec<_> = types
+        .flat_map(|[main, ipam]| [main.filter(|_| !is_ledger), ipam])
+        .flatten()
+        .collect();
+    let what = if is_ledger { "address" } else { "eth0" };
+    match network["config"]["name"].as_str() {
+        Some(name) => format!("Add {what} [{ips}] from {name} ({})", executed.join(", ")),
+        None => format!("Add {what} [{ips}]"),
     }
 }
 

@@ -116,7 +116,14 @@ impl Worker {
             let sandboxes = listed.map_err(NodeError::runtime("list the pod's sandboxes"))?;
             match (plan(pod.as_deref(), &sandboxes), &pod) {
                 (Step::Forget, _) => return Ok(Next::End),
-                (Step::Remove(ids), _) => self.remove(&ids).await?,
+                (Step::Remove(ids), of) => {
+                    self.remove(&ids).await?;
+                    if let Some(stopped) = of.as_deref().filter(|pod| has_ip(pod)) {
+                        let message = "Stopped the pod's sandbox; its address is free";
+                        let events = &self.node.events;
+                        events.record(stopped, EventType::Normal, "Killing", "", message);
+                    }
+                }
                 (Step::Run, Some(running)) => {
                     if let Some(next) = self.start(running).await? {
                         return Ok(next);
@@ -202,6 +209,7 @@ impl Worker {
             Ok(id) => {
                 tracing::debug!(node = self.node.name(), pod = %pod.key(), sandbox = id, "sandbox is ready");
                 self.node.settled(&self.uid).await;
+                self.tell_attachment(pod, &id).await;
                 Ok(None)
             }
             Err(error) => {
@@ -219,6 +227,16 @@ impl Worker {
                 self.waiting(pod).await?;
                 Ok(Some(Next::Again(self.back_off())))
             }
+        }
+    }
+
+    /// Tells people which address the pod has got; it is no fault if that cannot be told.
+    async fn tell_attachment(&self, pod: &Pod, id: &str) {
+        if let Ok(Some(text)) = self.node.runtime.attachment(id).await {
+            let short = id.get(..12).unwrap_or(id);
+            let message = format!("{text} in sandbox {short}");
+            let events = &self.node.events;
+            events.record(pod, EventType::Normal, "AddedInterface", "", message);
         }
     }
 
