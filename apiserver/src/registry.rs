@@ -124,6 +124,11 @@ impl<K: Strategy> Registry<K> {
             .ok_or_else(|| error::not_found::<K>(&key.name))
     }
 
+    /// How many objects are in the cache.
+    pub(crate) fn count(&self) -> usize {
+        self.cache.len()
+    }
+
     /// The keys of the objects that match, as new as every acknowledged write.
     pub(crate) async fn keys(&self, query: &Query) -> Result<Vec<ObjectKey>, ApiError> {
         self.position.reached(self.engine.acknowledged()).await?;

@@ -8,6 +8,8 @@ mod body;
 mod discovery;
 pub(crate) mod events;
 mod health;
+mod log;
+mod metrics;
 mod openapi;
 mod patch;
 mod request;
@@ -37,11 +39,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     answer::{About, Answer, Form},
+    metrics::Metrics,
     request::Options,
     resource::{Documents, Resource, Subresource, Written},
     table::{Include, Tables},
 };
 use crate::{
+    cache::Position,
     error,
     registry::{Part, Patch},
 };
@@ -57,20 +61,28 @@ const AT_ONCE: usize = 32;
 struct Facade {
     kinds: Arc<[Arc<dyn Resource>]>,
     openapi: Arc<openapi::OpenApi>,
+    metrics: Metrics,
     /// Ends open watches.
     stop: CancellationToken,
 }
 
 /// The routes of the REST API.
-pub(crate) fn router(mut kinds: Vec<Arc<dyn Resource>>, stop: CancellationToken) -> Router {
+pub(crate) fn router(
+    mut kinds: Vec<Arc<dyn Resource>>,
+    position: Position,
+    stop: CancellationToken,
+) -> Router {
     kinds.extend(review::reviews(&kinds));
+    let kinds: Arc<[_]> = kinds.into();
     let facade = Facade {
-        kinds: kinds.into(),
+        metrics: Metrics::new(Arc::clone(&kinds), position),
+        kinds,
         openapi: Arc::default(),
         stop,
     };
     Router::new()
         .merge(health::routes(facade.stop.clone()))
+        .route("/metrics", get(metrics))
         .route("/version", get(|| async { version() }))
         .route("/", get(root))
         .route("/api", get(core))
@@ -93,6 +105,10 @@ async fn fallback(headers: HeaderMap) -> Answer {
         return tonic::Status::unimplemented("").into_http();
     }
     answer::no_such_path()
+}
+
+async fn metrics(State(facade): State<Facade>) -> Answer {
+    facade.metrics.show()
 }
 
 async fn root(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
@@ -294,12 +310,17 @@ impl Facade {
             headers,
             form,
             body,
-            stop: &self.stop,
+            facade: self,
         };
-        call.answer().await.unwrap_or_else(|refused| match refused {
+        let answer = call.answer().await.unwrap_or_else(|refused| match refused {
             Refused::Error(error) => target.refusal(&error),
             Refused::Answer(answer) => *answer,
-        })
+        });
+        let verb = metrics::verb(&call.method, !target.name.is_empty(), call.is_watch());
+        let names = target.resource.names();
+        self.metrics
+            .answered(names, target.subresource, verb, answer.status());
+        answer
     }
 }
 
@@ -337,7 +358,7 @@ struct Call<'a> {
     headers: HeaderMap,
     form: Form,
     body: Bytes,
-    stop: &'a CancellationToken,
+    facade: &'a Facade,
 }
 
 impl Call<'_> {
@@ -365,6 +386,10 @@ impl Call<'_> {
         let part = match self.target.subresource {
             None => Part::Main,
             Some(Subresource::Status) => Part::Status,
+            Some(Subresource::Log) => return self.log().await,
+            Some(act @ (Subresource::Attach | Subresource::Exec | Subresource::PortForward)) => {
+                return Ok(self.nothing_runs(act));
+            }
             Some(act) => return self.act(act, &options).await,
         };
         match (&self.method, named) {
@@ -377,6 +402,10 @@ impl Call<'_> {
             (&Method::DELETE, false) => self.delete_collection(&options).await,
             _ => Ok(answer::not_allowed()),
         }
+    }
+
+    fn is_watch(&self) -> bool {
+        Options::parse(&self.uri).is_ok_and(|options| options.is_watch().unwrap_or_default())
     }
 
     async fn get(&self, options: &Options) -> Result<Answer, Refused> {
@@ -395,7 +424,9 @@ impl Call<'_> {
         let include = Include::parse(&options.include_object)?;
         if options.is_watch()? {
             let resource = Arc::clone(resource);
-            return Ok(watch::answer(resource, &list, self.form, include, self.stop.clone()).await);
+            let open = self.facade.metrics.watches(resource.names());
+            let stop = self.facade.stop.clone();
+            return Ok(watch::answer(resource, &list, self.form, include, stop, open).await);
         }
         let documents = resource.list(&list).await?;
         Ok(self.listed(documents, include)?)
@@ -623,6 +654,33 @@ impl Call<'_> {
             items,
         };
         Ok(self.listed(documents, Include::Metadata)?)
+    }
+
+    async fn log(&self) -> Result<Answer, Refused> {
+        let is_event = |kind: &&Arc<dyn Resource>| {
+            let names = kind.names();
+            (names.group, names.plural) == ("", "events")
+        };
+        let Some(events) = self.facade.kinds.iter().find(is_event) else {
+            return Ok(answer::no_such_path());
+        };
+        if self.method != Method::GET {
+            return Ok(answer::not_allowed());
+        }
+        let pods = &self.target.resource;
+        let sources = log::Sources { pods, events };
+        let stop = self.facade.stop.clone();
+        Ok(log::answer(sources, &self.target.key(), &self.uri, stop).await?)
+    }
+
+    /// What needs a process in the pod cannot be had.
+    fn nothing_runs(&self, act: Subresource) -> Answer {
+        let why = format!(
+            "{} of pod {:?}: no containers run in the pods of podplane, which are networks only; `podplane exec` and `podplane ping` work in a pod's network",
+            act.name(),
+            self.target.name
+        );
+        answer::refuse(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &why)
     }
 
     async fn act(&self, act: Subresource, options: &Options) -> Result<Answer, Refused> {

@@ -149,6 +149,7 @@ pub(crate) async fn serve(
         ..
     } = server;
 
+    let rest = rest::router(resources, position.clone(), end_watches);
     let feed = feeder.fill(&engine).await?;
     let mut tasks = Tasks::new(shutdown);
     spawn(&mut tasks, "watch cache", feed.run());
@@ -171,7 +172,6 @@ pub(crate) async fn serve(
     spawn(&mut tasks, "expiry", Arc::clone(&upkeep).sweep());
     spawn(&mut tasks, "compaction", upkeep.compact());
     ready(&listener)?;
-    let rest = rest::router(resources, end_watches);
     let stop = tasks.stop();
     tasks.spawn("server", async move {
         listener

@@ -132,6 +132,11 @@ impl<K: Strategy> KindCache<K> {
         self.read().objects.get(key).map(Arc::clone)
     }
 
+    /// How many objects there are.
+    pub(crate) fn len(&self) -> usize {
+        self.read().objects.len()
+    }
+
     /// The keys of all objects that match, now.
     pub(crate) fn keys(&self, query: &Query) -> Vec<ObjectKey> {
         let state = self.read();

@@ -259,6 +259,10 @@ pub(super) fn about(names: &Names, subresource: Subresource) -> Part {
     match subresource {
         Subresource::Status => own(names.kind, &["get", "patch", "update"]),
         Subresource::Binding => own("Binding", &["create"]),
+        Subresource::Log => own(names.kind, &["get"]),
+        Subresource::Attach => own("PodAttachOptions", &["create", "get"]),
+        Subresource::Exec => own("PodExecOptions", &["create", "get"]),
+        Subresource::PortForward => own("PodPortForwardOptions", &["create", "get"]),
         Subresource::Eviction => Part {
             group: "policy",
             version: "v1",

@@ -201,6 +201,24 @@ impl Options {
 }
 
 impl ListOptions {
+    /// What fields select in a namespace, after a revision if one is given.
+    pub(super) fn of(namespace: &str, fields: &str, resource_version: &str) -> Self {
+        Self {
+            selection: Selection {
+                namespace: namespace.to_owned(),
+                labels: String::new(),
+                fields: fields.to_owned(),
+            },
+            limit: 0,
+            token: String::new(),
+            bookmarks: false,
+            send_initial_events: false,
+            timeout: None,
+            resource_version: resource_version.to_owned(),
+            version_match: String::new(),
+        }
+    }
+
     /// Kubernetes' `ValidateListOptions`.
     fn validate(&self) -> ErrorList {
         let Self {
@@ -337,7 +355,7 @@ fn effect(dry_run: &str) -> Result<Effect, ApiError> {
 }
 
 /// As Kubernetes reads a boolean of a query: present without a value is true.
-fn boolean(name: &str, text: &str) -> Result<bool, ApiError> {
+pub(super) fn boolean(name: &str, text: &str) -> Result<bool, ApiError> {
     match text {
         "" | "0" | "false" | "False" | "FALSE" | "f" | "F" => Ok(false),
         "1" | "true" | "True" | "TRUE" | "t" | "T" => Ok(true),
@@ -347,7 +365,7 @@ fn boolean(name: &str, text: &str) -> Result<bool, ApiError> {
     }
 }
 
-fn integer(name: &str, text: &str) -> Result<Option<i64>, ApiError> {
+pub(super) fn integer(name: &str, text: &str) -> Result<Option<i64>, ApiError> {
     if text.is_empty() {
         return Ok(None);
     }

@@ -55,6 +55,10 @@ pub(crate) enum Subresource {
     Status,
     Binding,
     Eviction,
+    Log,
+    Attach,
+    Exec,
+    PortForward,
 }
 
 impl Subresource {
@@ -64,6 +68,10 @@ impl Subresource {
             Self::Status => "status",
             Self::Binding => "binding",
             Self::Eviction => "eviction",
+            Self::Log => "log",
+            Self::Attach => "attach",
+            Self::Exec => "exec",
+            Self::PortForward => "portforward",
         }
     }
 }
@@ -169,6 +177,11 @@ pub(crate) trait Resource: Send + Sync {
         not_a_verb()
     }
 
+    /// How many are stored; `None` of what is not.
+    fn count(&self) -> Option<usize> {
+        None
+    }
+
     fn columns(&self) -> &'static [Column] {
         &[]
     }
@@ -241,8 +254,12 @@ impl RestKind for Lease {}
 
 impl RestKind for Pod {
     const SUBRESOURCES: &'static [Subresource] = &[
+        Subresource::Attach,
         Subresource::Binding,
         Subresource::Eviction,
+        Subresource::Exec,
+        Subresource::Log,
+        Subresource::PortForward,
         Subresource::Status,
     ];
 
@@ -279,7 +296,11 @@ impl RestKind for Pod {
                     }
                     registry.delete(key, &options).await.map(drop)
                 }
-                Subresource::Status => Err(error::not_found::<Self>(&key.name)),
+                Subresource::Status
+                | Subresource::Log
+                | Subresource::Attach
+                | Subresource::Exec
+                | Subresource::PortForward => Err(error::not_found::<Self>(&key.name)),
             }
         }
         .boxed()
@@ -423,6 +444,10 @@ impl<K: RestKind> Resource for Registry<K> {
         effect: Effect,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         K::act(self, key, act, document, effect)
+    }
+
+    fn count(&self) -> Option<usize> {
+        Some(Self::count(self))
     }
 
     fn columns(&self) -> &'static [Column] {

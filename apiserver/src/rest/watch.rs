@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::{self, About, Answer, Form},
+    metrics::Goes,
     request::ListOptions,
     resource::{Notice, Resource},
     table::{self, Include, Tables},
@@ -30,6 +31,7 @@ pub(super) async fn answer(
     form: Form,
     include: Include,
     stop: CancellationToken,
+    open: Goes,
 ) -> Answer {
     let lasts = options
         .timeout
@@ -60,6 +62,7 @@ pub(super) async fn answer(
     });
     // Ends with the server, so that its clients look for the next one.
     let end = async move {
+        let _open = open;
         _ = time::timeout_at(ends, stop.cancelled()).await;
     };
     answer::stream(form, events.take_until(Box::pin(end)))

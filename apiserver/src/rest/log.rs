@@ -1,0 +1,543 @@
+//! `pods/NAME/log`: the pod's way through the network, since nothing runs in it that could have a log of its own.
+//!
+//! Every line is something that the pod's object or one of its events says, with its time. The options are those of
+//! `core/v1.PodLogOptions`, the refusals those of the reference.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    sync::Arc,
+};
+
+use axum::{body::Body, extract::Query};
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, stream};
+use http::{StatusCode, Uri};
+use podplane_api::{
+    ObjectKey,
+    jiff::{SignedDuration, Timestamp},
+};
+use podplane_proto::{error::ApiError, wire::WatchEventType};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    answer::{self, Answer},
+    request::{ListOptions, boolean, integer},
+    resource::{Notices, Resource},
+};
+use crate::error;
+
+/// Where the lines come from.
+pub(super) struct Sources<'a> {
+    pub(super) pods: &'a Arc<dyn Resource>,
+    pub(super) events: &'a Arc<dyn Resource>,
+}
+
+/// core/v1.PodLogOptions, as far as they mean something here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct LogQuery {
+    container: String,
+    follow: String,
+    previous: String,
+    since_seconds: String,
+    since_time: String,
+    timestamps: String,
+    tail_lines: String,
+    limit_bytes: String,
+}
+
+/// The same, understood.
+#[derive(Debug)]
+struct Options {
+    follow: bool,
+    timestamps: bool,
+    since: Option<Timestamp>,
+    tail: Option<usize>,
+    limit: Option<usize>,
+}
+
+/// Answers with the lines there are, and with those to come if they are wanted.
+pub(super) async fn answer(
+    sources: Sources<'_>,
+    key: &ObjectKey,
+    uri: &Uri,
+    stop: CancellationToken,
+) -> Result<Answer, ApiError> {
+    let Query(query) = Query::<LogQuery>::try_from_uri(uri)
+        .map_err(|rejection| error::bad_request(rejection.body_text()))?;
+    let options = options(&query, Timestamp::now())?;
+    let pod = sources.pods.get(key).await?;
+    known_container(&query, &pod)?;
+    let uid = text(&pod, "/metadata/uid").to_owned();
+    let of_pod = format!("metadata.name={}", key.name);
+    let of_events = format!("involvedObject.uid={uid}");
+
+    let events = ListOptions::of(&key.namespace, &of_events, "");
+    let listed = sources.events.list(&events).await?;
+    let mut journey = Journey {
+        pod,
+        events: BTreeMap::new(),
+        told: BTreeSet::new(),
+        is_over: false,
+        uid,
+    };
+    for event in listed.items {
+        journey.event(event);
+    }
+    let mut first = journey.news();
+    first.retain(|line| options.since.is_none_or(|since| line.time >= since));
+    if let Some(tail) = options.tail {
+        first.drain(..first.len().saturating_sub(tail));
+    }
+    let format = move |line: Line| line.show(options.timestamps);
+    let first = stream::iter(first).map(format);
+    if !options.follow || journey.is_over {
+        let lines = limited(first, options.limit);
+        return Ok(plain(lines));
+    }
+    let after = listed.metadata.resource_version.unwrap_or_default();
+    let after = after.as_str();
+    let pods = ListOptions::of(&key.namespace, &of_pod, after);
+    let pods = sources.pods.watch(&pods).await?;
+    let events = ListOptions::of(&key.namespace, &of_events, after);
+    let events = sources.events.watch(&events).await?;
+    let later = following(journey, pods, events)
+        .take_until(stop.cancelled_owned())
+        .map(format);
+    Ok(plain(limited(first.chain(later), options.limit)))
+}
+
+fn plain(lines: impl Stream<Item = Bytes> + Send + 'static) -> Answer {
+    let body = Body::from_stream(lines.map(Ok::<_, Infallible>));
+    answer::body(StatusCode::OK, "text/plain", body)
+}
+
+/// The lines, cut after so many bytes.
+fn limited(
+    lines: impl Stream<Item = Bytes> + Send + 'static,
+    limit: Option<usize>,
+) -> impl Stream<Item = Bytes> + Send + 'static {
+    lines.scan(limit.unwrap_or(usize::MAX), |left, mut line: Bytes| {
+        line.truncate(*left);
+        *left -= line.len();
+        std::future::ready((!line.is_empty()).then_some(line))
+    })
+}
+
+/// What happens from now on, until the pod has come to its end.
+fn following(journey: Journey, pods: Notices, events: Notices) -> impl Stream<Item = Line> + Send {
+    let pods = pods.map(|notice| (true, notice));
+    let events = events.map(|notice| (false, notice));
+    let notices = stream::select(pods, events);
+    let lines = notices.scan(journey, |journey, (of_pod, notice)| {
+        // After an error the watch is over, and kubectl asks again.
+        let Some(notice) = notice.ok().filter(|_| !journey.is_over) else {
+            return std::future::ready(None);
+        };
+        match (of_pod, notice.event_type) {
+            (_, WatchEventType::Bookmark | WatchEventType::Unspecified) => {}
+            (true, WatchEventType::Deleted) => journey.gone(notice.document),
+            (true, _) => journey.pod(notice.document),
+            (false, WatchEventType::Deleted) => {}
+            (false, _) => journey.event(notice.document),
+        }
+        std::future::ready(Some(stream::iter(journey.news())))
+    });
+    lines.flatten()
+}
+
+fn options(query: &LogQuery, now: Timestamp) -> Result<Options, ApiError> {
+    let at_least = |name: &str, text: &str, least: i64| match integer(name, text)? {
+        Some(number) if number < least => Err(error::bad_request(format!(
+            "{name}: Invalid value: {number}: must be greater than or equal to {least}"
+        ))),
+        number => Ok(number),
+    };
+    let since_seconds = at_least("sinceSeconds", &query.since_seconds, 1)?;
+    let since_time = match query.since_time.as_str() {
+        "" => None,
+        time => Some(time.parse().map_err(|_| {
+            error::bad_request(format!("sinceTime: {time:?} is no time as in RFC 3339"))
+        })?),
+    };
+    let since = match (since_seconds, since_time) {
+        (Some(_), Some(_)) => {
+            return Err(error::bad_request(
+                "at most one of `sinceTime` or `sinceSeconds` may be specified",
+            ));
+        }
+        (Some(seconds), None) => now.checked_sub(SignedDuration::from_secs(seconds)).ok(),
+        (None, time) => time,
+    };
+    let count = |number: Option<i64>| number.and_then(|number| usize::try_from(number).ok());
+    Ok(Options {
+        follow: boolean("follow", &query.follow)?,
+        timestamps: boolean("timestamps", &query.timestamps)?,
+        since,
+        tail: count(at_least("tailLines", &query.tail_lines, 0)?),
+        limit: count(at_least("limitBytes", &query.limit_bytes, 1)?),
+    })
+}
+
+/// Refuses a container that the pod does not have, with the reference's words.
+fn known_container(query: &LogQuery, pod: &Value) -> Result<(), ApiError> {
+    let pod_name = text(pod, "/metadata/name");
+    let names = |field: &str| {
+        let containers = pod.pointer(field).and_then(Value::as_array);
+        let containers = containers.into_iter().flatten();
+        containers.filter_map(|container| container["name"].as_str())
+    };
+    let own: Vec<_> = names("/spec/containers").collect();
+    let others = names("/spec/initContainers").chain(names("/spec/ephemeralContainers"));
+    let container = match (query.container.as_str(), own.as_slice()) {
+        ("", [only]) => only,
+        ("", _) => {
+            return Err(error::bad_request(format!(
+                "a container name must be specified for pod {pod_name}, choose one of: [{}]",
+                own.join(" ")
+            )));
+        }
+        (name, _) => name,
+    };
+    if !own
+        .iter()
+        .copied()
+        .chain(others)
+        .any(|name| name == container)
+    {
+        return Err(error::bad_request(format!(
+            "container {container} is not valid for pod {pod_name}"
+        )));
+    }
+    if boolean("previous", &query.previous)? {
+        return Err(error::bad_request(format!(
+            "previous terminated container {container:?} in pod {pod_name:?} not found"
+        )));
+    }
+    Ok(())
+}
+
+/// A step of the way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Line {
+    time: Timestamp,
+    /// Orders what happened in the same second, which is as exact as most times are.
+    stage: Stage,
+    what: String,
+    how: String,
+}
+
+/// The order of a pod's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Created,
+    Scheduled,
+    Told,
+    Attached,
+    Ready,
+    Ended,
+    Deleting,
+    Detached,
+    Deleted,
+}
+
+impl Line {
+    fn show(self, timestamps: bool) -> Bytes {
+        let Self {
+            time, what, how, ..
+        } = self;
+        let line = format!("{time} {what}: {how}\n");
+        if timestamps {
+            format!("{time:.9} {line}").into()
+        } else {
+            line.into()
+        }
+    }
+}
+
+/// A pod's way, as far as it is known.
+#[derive(Debug)]
+struct Journey {
+    uid: String,
+    pod: Value,
+    /// By name.
+    events: BTreeMap<String, Value>,
+    told: BTreeSet<Line>,
+    is_over: bool,
+}
+
+impl Journey {
+    fn event(&mut self, event: Value) {
+        self.events
+            .insert(text(&event, "/metadata/name").to_owned(), event);
+    }
+
+    fn pod(&mut self, pod: Value) {
+        if text(&pod, "/metadata/uid") == self.uid {
+            self.pod = pod;
+        }
+    }
+
+    fn gone(&mut self, pod: Value) {
+        if text(&pod, "/metadata/uid") == self.uid {
+            self.pod = pod;
+            self.is_over = true;
+        }
+    }
+
+    /// The lines that have not been told, in the order of their times.
+    fn news(&mut self) -> Vec<Line> {
+        let mut lines = self.steps();
+        lines.extend(self.events.values().filter_map(of_event));
+        if self.is_over {
+            let how = "its object is no longer there".to_owned();
+            lines.push(line(Timestamp::now(), Stage::Deleted, "deleted", how));
+        }
+        // A pod that has failed does nothing more.
+        self.is_over |= matches!(text(&self.pod, "/status/phase"), "Failed" | "Succeeded");
+        lines.retain(|line| !self.told.contains(line));
+        lines.sort();
+        self.told.extend(lines.iter().cloned());
+        lines
+    }
+
+    /// What the object itself says.
+    fn steps(&self) -> Vec<Line> {
+        let pod = &self.pod;
+        let say = |pointer| text(pod, pointer);
+        let mut lines = Vec::new();
+        if let Some(time) = time(pod, "/metadata/creationTimestamp") {
+            let (namespace, name) = (say("/metadata/namespace"), say("/metadata/name"));
+            let network = match pod.pointer("/spec/hostNetwork") {
+                Some(Value::Bool(true)) => "on its node's network",
+                _ => "with an address of its own to come",
+            };
+            let how = format!("{namespace}/{name} (uid {}), {network}", self.uid);
+            lines.push(line(time, Stage::Created, "created", how));
+        }
+        let is_told = |reason: &str| self.events.values().any(|e| e["reason"] == reason);
+        let node = say("/spec/nodeName");
+        for condition in pod
+            .pointer("/status/conditions")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            let Some(time) = time(condition, "/lastTransitionTime") else {
+                continue;
+            };
+            let say = |field: &str| condition[field].as_str().unwrap_or_default();
+            match (say("type"), say("status")) {
+                // The event says by whom, but events expire.
+                ("PodScheduled", "True") if !is_told("Scheduled") => {
+                    let how = format!("to node {node}");
+                    lines.push(line(time, Stage::Scheduled, "Scheduled", how));
+                }
+                ("PodScheduled", "False") => {
+                    let how = format!("{}: {}", say("reason"), say("message"));
+                    lines.push(line(time, Stage::Scheduled, "not scheduled", how));
+                }
+                ("Ready", "True") => {
+                    let how = format!(
+                        "on node {node} ({}), {}",
+                        text(pod, "/status/hostIP"),
+                        addresses(pod)
+                    );
+                    lines.push(line(time, Stage::Ready, text(pod, "/status/phase"), how));
+                }
+                ("Ready", "False")
+                    if matches!(text(pod, "/status/phase"), "Failed" | "Succeeded") =>
+                {
+                    let how = format!(
+                        "{}: {}",
+                        text(pod, "/status/reason"),
+                        text(pod, "/status/message")
+                    );
+                    lines.push(line(time, Stage::Ended, text(pod, "/status/phase"), how));
+                }
+                _ => {}
+            }
+        }
+        if let Some(deadline) = time(pod, "/metadata/deletionTimestamp") {
+            let grace = pod.pointer("/metadata/deletionGracePeriodSeconds");
+            let grace = grace.and_then(Value::as_i64).unwrap_or_default();
+            let asked = deadline.checked_sub(SignedDuration::from_secs(grace));
+            let how = format!("to be gone by {deadline}");
+            lines.push(line(
+                asked.unwrap_or(deadline),
+                Stage::Deleting,
+                "deleting",
+                how,
+            ));
+        }
+        lines
+    }
+}
+
+fn line(time: Timestamp, stage: Stage, what: &str, how: String) -> Line {
+    Line {
+        time,
+        stage,
+        what: what.to_owned(),
+        how,
+    }
+}
+
+fn addresses(pod: &Value) -> String {
+    let ips = pod.pointer("/status/podIPs").and_then(Value::as_array);
+    let ips: Vec<_> = ips
+        .into_iter()
+        .flatten()
+        .filter_map(|ip| ip["ip"].as_str())
+        .collect();
+    match ips.as_slice() {
+        [] => "no address".to_owned(),
+        ips => format!("address {}", ips.join(", ")),
+    }
+}
+
+/// An event as a line; `None` if it has no time.
+fn of_event(event: &Value) -> Option<Line> {
+    let when = ["/lastTimestamp", "/eventTime", "/firstTimestamp"]
+        .into_iter()
+        .find_map(|pointer| time(event, pointer))?;
+    let stage = match text(event, "/reason") {
+        "Scheduled" | "FailedScheduling" => Stage::Scheduled,
+        "AddedInterface" => Stage::Attached,
+        "Killing" => Stage::Detached,
+        _ => Stage::Told,
+    };
+    let first = |pointers: [&'static str; 2]| {
+        let mut texts = pointers.into_iter().map(|pointer| text(event, pointer));
+        texts.find(|text| !text.is_empty())
+    };
+    let by = first(["/source/component", "/reportingComponent"]);
+    let at = first(["/source/host", "/reportingInstance"]);
+    let by: Vec<_> = by
+        .into_iter()
+        .chain(at.filter(|at| Some(*at) != by))
+        .collect();
+    let times = match event["count"].as_i64() {
+        Some(count @ 2..) => format!(" ({count} times)"),
+        _ => String::new(),
+    };
+    let how = format!("{}{times} [{}]", text(event, "/message"), by.join(", "));
+    Some(line(when, stage, text(event, "/reason"), how))
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+fn time(value: &Value, pointer: &str) -> Option<Timestamp> {
+    text(value, pointer).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn journey() -> Journey {
+        let pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"nodeName": "node-0", "containers": [{"name": "c"}]},
+            "status": {"phase": "Running", "hostIP": "172.18.0.2", "podIPs": [{"ip": "10.244.0.5"}], "conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"},
+                {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:02Z"}]}});
+        Journey {
+            uid: "u".into(),
+            pod,
+            events: BTreeMap::new(),
+            told: BTreeSet::new(),
+            is_over: false,
+        }
+    }
+
+    fn shown(lines: Vec<Line>) -> String {
+        let lines = lines.into_iter().map(|line| line.show(false));
+        let text: Vec<_> = lines.flatten().collect();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn without_events_the_object_tells_what_it_knows() {
+        assert_eq!(
+            shown(journey().news()),
+            "2026-01-01T00:00:00Z created: default/web (uid u), with an address of its own to come\n\
+             2026-01-01T00:00:01Z Scheduled: to node node-0\n\
+             2026-01-01T00:00:02Z Running: on node node-0 (172.18.0.2), address 10.244.0.5\n"
+        );
+    }
+
+    #[test]
+    fn each_step_is_told_once_and_in_the_order_of_life() {
+        let mut journey = journey();
+        let event = |name: &str, reason: &str, message: &str, count: i64| {
+            json!({"metadata": {"name": name}, "reason": reason, "message": message, "count": count,
+                "lastTimestamp": "2026-01-01T00:00:01Z", "source": {"component": "kubelet", "host": "node-0"}})
+        };
+        journey.event(event("a", "AddedInterface", "Add eth0 [10.244.0.5]", 1));
+        journey.event(event("b", "FailedCreatePodSandBox", "no", 3));
+        let text = shown(journey.news());
+        let lines: Vec<_> = text.lines().map(|line| &line[21..]).collect();
+        assert_eq!(
+            lines[1..4],
+            [
+                "Scheduled: to node node-0",
+                "FailedCreatePodSandBox: no (3 times) [kubelet, node-0]",
+                "AddedInterface: Add eth0 [10.244.0.5] [kubelet, node-0]"
+            ]
+        );
+        assert_eq!(journey.news(), []);
+        let mut deleting = journey.pod.clone();
+        deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:40Z".into();
+        deleting["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+        journey.pod(deleting.clone());
+        assert_eq!(
+            shown(journey.news()),
+            "2026-01-01T00:00:10Z deleting: to be gone by 2026-01-01T00:00:40Z\n"
+        );
+        journey.gone(deleting);
+        assert!(shown(journey.news()).ends_with("deleted: its object is no longer there\n"));
+    }
+
+    #[test]
+    fn refusals_have_the_references_words() {
+        let pod = journey().pod;
+        let refused = |query: LogQuery| known_container(&query, &pod).unwrap_err().message;
+        let container = |name: &str, previous: &str| LogQuery {
+            container: name.into(),
+            previous: previous.into(),
+            ..LogQuery::default()
+        };
+        assert_eq!(
+            refused(container("d", "")),
+            "container d is not valid for pod web"
+        );
+        assert_eq!(
+            refused(container("", "true")),
+            "previous terminated container \"c\" in pod \"web\" not found"
+        );
+        let both = LogQuery {
+            since_seconds: "1".into(),
+            since_time: "2026-01-01T00:00:00Z".into(),
+            ..LogQuery::default()
+        };
+        assert_eq!(
+            options(&both, Timestamp::UNIX_EPOCH).unwrap_err().message,
+            "at most one of `sinceTime` or `sinceSeconds` may be specified"
+        );
+        let negative = LogQuery {
+            tail_lines: "-1".into(),
+            ..LogQuery::default()
+        };
+        assert!(options(&negative, Timestamp::UNIX_EPOCH).is_err());
+    }
+}
