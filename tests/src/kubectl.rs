@@ -355,9 +355,14 @@ fn kubectl(cluster: &Cluster, program: &Path, minor: u32, case: &str) -> Kubectl
 /// The program of each version. They stand beside what `kubectl` is, where that picks one by the server's version.
 fn programs() -> Option<Vec<(u32, PathBuf)>> {
     let dirs: Vec<_> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
-    let real = dirs.iter().find_map(|dir| fs::canonicalize(dir.join("kubectl")).ok());
+    let real = dirs
+        .iter()
+        .find_map(|dir| fs::canonicalize(dir.join("kubectl")).ok());
     let beside = real.iter().filter_map(|real| real.parent());
-    let dirs: Vec<_> = beside.map(Path::to_owned).chain(dirs.iter().cloned()).collect();
+    let dirs: Vec<_> = beside
+        .map(Path::to_owned)
+        .chain(dirs.iter().cloned())
+        .collect();
     let found = VERSIONS.map(|minor| {
         let program = dirs
             .iter()

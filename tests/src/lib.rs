@@ -9,6 +9,7 @@
 pub mod apiserver;
 pub mod cluster;
 pub mod history;
+pub mod kubectl;
 pub mod leftovers;
 pub mod peers;
 pub mod programs;

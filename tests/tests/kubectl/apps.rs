@@ -47,9 +47,15 @@ fn create(kubectl: &Kubectl) {
     let made = kubectl.json("deployment web");
     assert_eq!(made["spec"]["replicas"], 2);
     assert_eq!(made["spec"]["selector"]["matchLabels"]["app"], "web");
-    assert_eq!(made["spec"]["strategy"]["type"], "RollingUpdate", "defaulted");
+    assert_eq!(
+        made["spec"]["strategy"]["type"], "RollingUpdate",
+        "defaulted"
+    );
     assert_eq!(made["metadata"]["labels"]["app"], "web");
-    assert_eq!(made["spec"]["template"]["spec"]["containers"][0]["name"], "nginx");
+    assert_eq!(
+        made["spec"]["template"]["spec"]["containers"][0]["name"],
+        "nginx"
+    );
     pods(kubectl, 2);
 }
 
@@ -124,7 +130,9 @@ fn scale(kubectl: &Kubectl) {
         .ok();
     pods(kubectl, 0);
     assert_eq!(
-        kubectl.run("scale deployment nobody --replicas=1").failed(1),
+        kubectl
+            .run("scale deployment nobody --replicas=1")
+            .failed(1),
         "Error from server (NotFound): deployments.apps \"nobody\" not found\n"
     );
 }
@@ -134,8 +142,13 @@ fn status(kubectl: &Kubectl) {
     let text = kubectl.run("rollout status deployment web").ok();
     assert_eq!(text, "deployment \"web\" successfully rolled out\n");
     kubectl.run("set image deployment/web nginx=nginx:2").ok();
-    let text = kubectl.run("rollout status deployment/web --timeout=60s").ok();
-    assert!(text.ends_with("deployment \"web\" successfully rolled out\n"), "{text}");
+    let text = kubectl
+        .run("rollout status deployment/web --timeout=60s")
+        .ok();
+    assert!(
+        text.ends_with("deployment \"web\" successfully rolled out\n"),
+        "{text}"
+    );
 }
 
 fn image(kubectl: &Kubectl) -> String {
@@ -150,17 +163,33 @@ fn history(kubectl: &Kubectl) {
         kubectl.run("set image deployment/web nginx=nginx:2").ok(),
         "deployment.apps/web image updated\n"
     );
-    kubectl.run("annotate deployment/web kubernetes.io/change-cause=second").ok();
+    kubectl
+        .run("annotate deployment/web kubernetes.io/change-cause=second")
+        .ok();
     kubectl.run("rollout status deployment/web").ok();
     let seen = kubectl.until("rollout history deployment/web", |seen| {
         seen.stdout.contains("second")
     });
     has_lines(
         &seen.stdout,
-        &["deployment.apps/web", "REVISION CHANGE-CAUSE", "1 <none>", "2 second"],
+        &[
+            "deployment.apps/web",
+            "REVISION CHANGE-CAUSE",
+            "1 <none>",
+            "2 second",
+        ],
     );
-    let one = kubectl.run("rollout history deployment/web --revision=1").ok();
-    has_lines(&one, &["deployment.apps/web with revision #1", "Pod Template:", "Image: nginx:1"]);
+    let one = kubectl
+        .run("rollout history deployment/web --revision=1")
+        .ok();
+    has_lines(
+        &one,
+        &[
+            "deployment.apps/web with revision #1",
+            "Pod Template:",
+            "Image: nginx:1",
+        ],
+    );
 }
 
 fn undo(kubectl: &Kubectl) {
@@ -239,7 +268,9 @@ fn set(kubectl: &Kubectl) {
 
 fn apply(kubectl: &Kubectl) {
     let manifest = |image: &str, more: &str| {
-        format!("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: 2\n  selector:\n    matchLabels:\n      app: web\n  template:\n    metadata:\n      labels:\n        app: web\n    spec:\n      containers:\n      - name: a\n        image: {image}\n        ports:\n        - containerPort: 80\n{more}")
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: 2\n  selector:\n    matchLabels:\n      app: web\n  template:\n    metadata:\n      labels:\n        app: web\n    spec:\n      containers:\n      - name: a\n        image: {image}\n        ports:\n        - containerPort: 80\n{more}"
+        )
     };
     let sidecar = "      - name: b\n        image: sidecar\n";
     assert_eq!(
@@ -270,7 +301,10 @@ fn apply(kubectl: &Kubectl) {
 fn edit(kubectl: &Kubectl) {
     deployment(kubectl, 1);
     let text = kubectl
-        .edited("edit deployment web", "sed -i 's/replicas: 1/replicas: 2/' \"$1\"")
+        .edited(
+            "edit deployment web",
+            "sed -i 's/replicas: 1/replicas: 2/' \"$1\"",
+        )
         .ok();
     assert_eq!(text, "deployment.apps/web edited\n");
     pods(kubectl, 2);
@@ -279,7 +313,10 @@ fn edit(kubectl: &Kubectl) {
 fn delete_background(kubectl: &Kubectl) {
     deployment(kubectl, 2);
     let text = kubectl.run("delete deployment web").ok();
-    assert!(text.starts_with("deployment.apps \"web\" deleted"), "{text}");
+    assert!(
+        text.starts_with("deployment.apps \"web\" deleted"),
+        "{text}"
+    );
     pods(kubectl, 0);
     kubectl.until("get rs -o name", |seen| seen.stdout.is_empty());
 }
@@ -297,9 +334,10 @@ fn delete_orphan(kubectl: &Kubectl) {
     deployment(kubectl, 2);
     kubectl.run("delete deployment web --cascade=orphan").ok();
     kubectl.run("get deployment web").failed(1);
-    kubectl.until("get rs -o jsonpath={.items[*].metadata.ownerReferences}", |seen| {
-        seen.stdout.is_empty()
-    });
+    kubectl.until(
+        "get rs -o jsonpath={.items[*].metadata.ownerReferences}",
+        |seen| seen.stdout.is_empty(),
+    );
     let sets = kubectl.run("get rs -o name").ok();
     assert_eq!(sets.lines().count(), 1, "{sets}");
     pods(kubectl, 2);

@@ -24,7 +24,10 @@ pub(super) const CASES: &[Case] = &[
 fn version(kubectl: &Kubectl) {
     let answer = kubectl.run("version");
     assert!(
-        answer.stdout.lines().any(|line| line.starts_with("Server Version: v1.33.") && line.ends_with("+podplane")),
+        answer
+            .stdout
+            .lines()
+            .any(|line| line.starts_with("Server Version: v1.33.") && line.ends_with("+podplane")),
         "{answer:?}"
     );
     let json = kubectl.run("version -o json").ok();
@@ -33,7 +36,10 @@ fn version(kubectl: &Kubectl) {
 
 fn cluster_info(kubectl: &Kubectl) {
     let text = kubectl.run("cluster-info").ok();
-    let plain: String = text.replace("\u{1b}[0;32m", "").replace("\u{1b}[0;33m", "").replace("\u{1b}[0m", "");
+    let plain: String = text
+        .replace("\u{1b}[0;32m", "")
+        .replace("\u{1b}[0;33m", "")
+        .replace("\u{1b}[0m", "");
     assert!(
         plain.starts_with(&format!(
             "Kubernetes control plane is running at {}\n",
@@ -96,7 +102,10 @@ fn api_versions(kubectl: &Kubectl) {
         "networking.x-k8s.io/v1",
         "v1",
     ] {
-        assert!(text.lines().any(|line| line == version), "{version}: {text}");
+        assert!(
+            text.lines().any(|line| line == version),
+            "{version}: {text}"
+        );
     }
 }
 
@@ -109,7 +118,11 @@ fn whoami(kubectl: &Kubectl) {
 fn can_i(kubectl: &Kubectl) {
     assert_eq!(kubectl.run("auth can-i create pods").ok(), "yes\n");
     assert_eq!(
-        kubectl.run("auth can-i delete nodes --all-namespaces").ok().lines().last(),
+        kubectl
+            .run("auth can-i delete nodes --all-namespaces")
+            .ok()
+            .lines()
+            .last(),
         Some("yes")
     );
     assert_eq!(kubectl.run("auth can-i get /metrics").ok(), "yes\n");
@@ -120,7 +133,7 @@ fn health(kubectl: &Kubectl) {
         assert_eq!(kubectl.run(&format!("get --raw {path}")).ok(), "ok");
     }
     let verbose = kubectl.run("get --raw /readyz?verbose").ok();
-    assert!(verbose.contains("ok") , "{verbose}");
+    assert!(verbose.contains("ok"), "{verbose}");
 }
 
 fn metrics(kubectl: &Kubectl) {
@@ -174,8 +187,14 @@ fn config(kubectl: &Kubectl) {
 
 fn not_served(kubectl: &Kubectl) {
     for (args, want) in [
-        ("get configmaps", "error: the server doesn't have a resource type \"configmaps\"\n"),
-        ("create configmap a --from-literal=a=b", "error: failed to create configmap: the server could not find the requested resource"),
+        (
+            "get configmaps",
+            "error: the server doesn't have a resource type \"configmaps\"\n",
+        ),
+        (
+            "create configmap a --from-literal=a=b",
+            "error: failed to create configmap: the server could not find the requested resource",
+        ),
     ] {
         let refused = kubectl.run(args).failed(1);
         assert!(refused.starts_with(want), "{refused}");

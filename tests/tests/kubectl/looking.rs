@@ -63,7 +63,10 @@ fn describe_node(kubectl: &Kubectl) {
         ],
     );
     let namespace = &kubectl.namespace;
-    let pod = text.lines().map(words).find(|row| row.get(1) == Some(&"here"));
+    let pod = text
+        .lines()
+        .map(words)
+        .find(|row| row.get(1) == Some(&"here"));
     assert_eq!(
         pod.map(|row| row[..3].join(" ")),
         Some(format!("{namespace} here 100m")),
@@ -153,7 +156,10 @@ fn events(kubectl: &Kubectl) {
     let of_pod = kubectl.run("events --for pod/web --types=Normal").ok();
     assert!(of_pod.contains("Pod/web"), "{of_pod}");
     let warnings = kubectl.run("events --types=Warning");
-    assert!(warnings.stderr.starts_with("No events found"), "{warnings:?}");
+    assert!(
+        warnings.stderr.starts_with("No events found"),
+        "{warnings:?}"
+    );
     let all = kubectl.run("events -A").ok();
     assert_eq!(header(&all)[0], "NAMESPACE");
 }
@@ -193,12 +199,19 @@ fn events_watch(kubectl: &Kubectl) {
 
 fn explain(kubectl: &Kubectl) {
     let text = kubectl.run("explain pods").ok();
-    has_lines(&text, &["KIND: Pod", "VERSION: v1", "DESCRIPTION:", "FIELDS:"]);
+    has_lines(
+        &text,
+        &["KIND: Pod", "VERSION: v1", "DESCRIPTION:", "FIELDS:"],
+    );
     assert!(text.contains("  spec\t<PodSpec>\n"), "{text}");
     let text = kubectl.run("explain pod.spec.containers.resources").ok();
     has_lines(
         &text,
-        &["KIND: Pod", "VERSION: v1", "FIELD: resources <ResourceRequirements>"],
+        &[
+            "KIND: Pod",
+            "VERSION: v1",
+            "FIELD: resources <ResourceRequirements>",
+        ],
     );
     assert!(text.contains("limits\t<map[string]Quantity>"), "{text}");
     let text = kubectl.run("explain node.spec.podCIDRs").ok();
@@ -234,15 +247,16 @@ fn diff(kubectl: &Kubectl) {
         )
     };
     kubectl.apply(&pod("one"));
-    kubectl
-        .run("wait --for=condition=Ready pod/web")
-        .ok();
+    kubectl.run("wait --for=condition=Ready pod/web").ok();
     let same = kubectl.fed("diff -f -", &pod("one"));
     assert_eq!(same.stdout, "");
     same.ok();
     let other = kubectl.fed("diff -f -", &pod("two"));
     assert_eq!(other.code, Some(1), "{other:?}");
-    has_lines(&other.stdout, &["-    app: one", "+    app: two"].map(|line| line));
+    has_lines(
+        &other.stdout,
+        &["-    app: one", "+    app: two"].map(|line| line),
+    );
     let other = kubectl.fed("diff --server-side --force-conflicts -f -", &pod("three"));
     assert_eq!(other.code, Some(1), "{other:?}");
     has_lines(&other.stdout, &["-    app: one", "+    app: three"]);
@@ -334,8 +348,14 @@ fn logs_selector(kubectl: &Kubectl) {
     kubectl.pod("b");
     kubectl.run("label pod b app=x").ok();
     let text = kubectl.run("logs -l app=x --prefix").ok();
-    assert!(text.lines().any(|line| line.starts_with("[pod/a/a] ")), "{text}");
-    assert!(text.lines().any(|line| line.starts_with("[pod/b/b] ")), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("[pod/a/a] ")),
+        "{text}"
+    );
+    assert!(
+        text.lines().any(|line| line.starts_with("[pod/b/b] ")),
+        "{text}"
+    );
     let table = kubectl.run("get pods").ok();
     row(&table, "a");
 }

@@ -30,7 +30,9 @@ fn taint(kubectl: &Kubectl) {
     assert_eq!(taints(kubectl, &node), "key");
     assert_eq!(
         say("key=other:NoSchedule").failed(1),
-        format!("error: node {node} already has key taint(s) with same effect(s) and --overwrite is false\n")
+        format!(
+            "error: node {node} already has key taint(s) with same effect(s) and --overwrite is false\n"
+        )
     );
     assert_eq!(
         say("key=other:NoSchedule --overwrite").ok(),
@@ -43,10 +45,7 @@ fn taint(kubectl: &Kubectl) {
         format!("node/{node} untainted\n")
     );
     assert_eq!(taints(kubectl, &node), "");
-    assert_eq!(
-        say("key-").failed(1),
-        "error: taint \"key\" not found\n"
-    );
+    assert_eq!(say("key-").failed(1), "error: taint \"key\" not found\n");
     let bad = say("key=value:Sometimes").failed(1);
     assert!(bad.contains("invalid taint effect: Sometimes"), "{bad}");
 }
@@ -66,13 +65,13 @@ fn cordon(kubectl: &Kubectl) {
 
 /// A pod on a node, with no owner.
 fn bare_pod(kubectl: &Kubectl, node: &str) {
-    let overrides = format!(r#"--overrides={{"spec":{{"nodeName":"{node}","volumes":[{{"name":"v","emptyDir":{{}}}}]}}}}"#);
+    let overrides = format!(
+        r#"--overrides={{"spec":{{"nodeName":"{node}","volumes":[{{"name":"v","emptyDir":{{}}}}]}}}}"#
+    );
     kubectl
         .args(["run", "web", "--image=nginx", &overrides])
         .ok();
-    kubectl
-        .run("wait --for=condition=Ready pod/web")
-        .ok();
+    kubectl.run("wait --for=condition=Ready pod/web").ok();
 }
 
 fn drain(kubectl: &Kubectl) {
@@ -155,7 +154,10 @@ fn node(kubectl: &Kubectl) {
         "{table}"
     );
     let text = kubectl.run(&format!("delete node {name}")).ok();
-    assert!(text.starts_with(&format!("node \"{name}\" deleted")), "{text}");
+    assert!(
+        text.starts_with(&format!("node \"{name}\" deleted")),
+        "{text}"
+    );
 }
 
 fn patch_cidr(kubectl: &Kubectl) {
@@ -166,21 +168,28 @@ fn patch_cidr(kubectl: &Kubectl) {
         .failed(1);
     assert_eq!(
         refused,
-        format!("The Node \"{node}\" is invalid: spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid\n")
+        format!(
+            "The Node \"{node}\" is invalid: spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid\n"
+        )
     );
 }
 
 /// `kubectl get node N -oyaml > n.yaml`, another block, `kubectl delete node N`, `kubectl apply -f n.yaml`.
 fn repair(kubectl: &Kubectl) {
     let node = kubectl.own("worker");
-    let manifest = format!("apiVersion: v1\nkind: Node\nmetadata:\n  name: {node}\n  labels:\n    rack: a\nspec:\n  podCIDR: 10.244.200.0/24\n  podCIDRs:\n  - 10.244.200.0/24\n");
+    let manifest = format!(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: {node}\n  labels:\n    rack: a\nspec:\n  podCIDR: 10.244.200.0/24\n  podCIDRs:\n  - 10.244.200.0/24\n"
+    );
     kubectl.fed("create -f -", &manifest).ok();
     let before = kubectl.json(&format!("node {node}"));
     let dump = kubectl.run(&format!("get node {node} -oyaml")).ok();
     let edited = dump.replace("10.244.200.0/24", "10.244.201.0/24");
     let file = kubectl.file("n.yaml", &edited);
     let deleted = kubectl.run(&format!("delete node {node}")).ok();
-    assert!(deleted.starts_with(&format!("node \"{node}\" deleted")), "{deleted}");
+    assert!(
+        deleted.starts_with(&format!("node \"{node}\" deleted")),
+        "{deleted}"
+    );
     let applied = kubectl.run(&format!("apply -f {}", file.display())).ok();
     assert_eq!(applied, format!("node/{node} created\n"));
     let after = kubectl.json(&format!("node {node}"));
@@ -200,7 +209,12 @@ fn repair(kubectl: &Kubectl) {
     let taken = edited.replace("10.244.201.0/24", "10.244.0.0/24");
     kubectl.run(&format!("delete node {node}")).ok();
     let holder = kubectl
-        .args(["get", "nodes", "-o", r#"jsonpath={.items[?(@.spec.podCIDR=="10.244.0.0/24")].metadata.name}"#])
+        .args([
+            "get",
+            "nodes",
+            "-o",
+            r#"jsonpath={.items[?(@.spec.podCIDR=="10.244.0.0/24")].metadata.name}"#,
+        ])
         .ok();
     let refused = kubectl.fed("apply -f -", &taken).failed(1);
     assert!(

@@ -57,7 +57,8 @@ fn run_with(kubectl: &Kubectl) {
 
 /// Nothing runs in a pod, so nothing can be attached to; but the pod is removed as `--rm` says.
 fn run_attached(kubectl: &Kubectl) {
-    let answer = kubectl.run("run web --image=nginx --rm -i --restart=Never --pod-running-timeout=20s");
+    let answer =
+        kubectl.run("run web --image=nginx --rm -i --restart=Never --pod-running-timeout=20s");
     assert_ne!(answer.code, Some(0), "{answer:?}");
     assert!(answer.stderr.contains("no containers run"), "{answer:?}");
 }
@@ -173,7 +174,9 @@ fn cp(kubectl: &Kubectl) {
 
 fn proxy(kubectl: &Kubectl) {
     let mut proxy = kubectl.start("proxy --port=0");
-    let said = proxy.until("where it listens", |seen| seen.contains("Starting to serve on"));
+    let said = proxy.until("where it listens", |seen| {
+        seen.contains("Starting to serve on")
+    });
     let address = said.split_whitespace().last().unwrap_or_default();
     let version = kubectl.run(&format!("--server=http://{address} get --raw /version"));
     assert!(version.ok().contains("podplane"));

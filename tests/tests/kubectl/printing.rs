@@ -211,9 +211,7 @@ fn name(kubectl: &Kubectl) {
 
 fn jsonpath(kubectl: &Kubectl) {
     kubectl.pod("web");
-    let ip = kubectl
-        .run("get pod web -o jsonpath={.status.podIP}")
-        .ok();
+    let ip = kubectl.run("get pod web -o jsonpath={.status.podIP}").ok();
     assert!(ip.starts_with("10.244."), "{ip}");
     let path = r#"jsonpath={range .items[?(@.metadata.name=="web")]}{.metadata.name} {.status.podIPs[*].ip}{"\n"}{end}"#;
     assert_eq!(
@@ -223,15 +221,17 @@ fn jsonpath(kubectl: &Kubectl) {
 }
 
 fn story(kubectl: &Kubectl) {
-    let path =
-        r"-ojsonpath={range .items[*]}{.metadata.name}{'\t'}{.spec.podCIDR}{'\n'}{end}";
+    let path = r"-ojsonpath={range .items[*]}{.metadata.name}{'\t'}{.spec.podCIDR}{'\n'}{end}";
     let list = kubectl.args(["get", "nodes", path]).ok();
     let lines: Vec<_> = list.lines().collect();
     assert_eq!(lines.len(), 3, "{list}");
     for (place, line) in lines.iter().enumerate() {
         let (name, cidr) = line.split_once('\t').unwrap_or_default();
         assert_eq!(name, format!("node-{place}"));
-        assert!(cidr.starts_with("10.244.") && cidr.ends_with("/24"), "{list}");
+        assert!(
+            cidr.starts_with("10.244.") && cidr.ends_with("/24"),
+            "{list}"
+        );
     }
 }
 
@@ -246,7 +246,8 @@ fn custom_columns(kubectl: &Kubectl) {
 
 fn go_template(kubectl: &Kubectl) {
     kubectl.pod("web");
-    let template = r#"go-template={{range .items}}{{.metadata.name}}={{.status.phase}}{{"\n"}}{{end}}"#;
+    let template =
+        r#"go-template={{range .items}}{{.metadata.name}}={{.status.phase}}{{"\n"}}{{end}}"#;
     assert_eq!(
         kubectl.args(["get", "pods", "-o", template]).ok(),
         "web=Running\n"
@@ -321,11 +322,8 @@ fn selector(kubectl: &Kubectl) {
 
 fn field_selector(kubectl: &Kubectl) {
     some_pods(kubectl);
-    let found = |selector: &str| {
-        kubectl.run(&format!(
-            "get pods -o name --field-selector {selector}"
-        ))
-    };
+    let found =
+        |selector: &str| kubectl.run(&format!("get pods -o name --field-selector {selector}"));
     assert_eq!(found("metadata.name=b").ok(), "pod/b\n");
     assert_eq!(found("status.phase!=Pending").ok(), "");
     assert_eq!(
@@ -348,7 +346,10 @@ fn chunks(kubectl: &Kubectl) {
     assert!(pages >= 1, "{}", answer.stderr);
     let found = answer.ok();
     for name in ["a", "b", "c"] {
-        assert!(found.lines().any(|line| line == format!("pod/{name}")), "{found}");
+        assert!(
+            found.lines().any(|line| line == format!("pod/{name}")),
+            "{found}"
+        );
     }
 }
 

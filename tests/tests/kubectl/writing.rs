@@ -89,7 +89,10 @@ fn dry_run(kubectl: &Kubectl) {
     assert_eq!(asked("client").ok(), "pod/a created (dry run)\n");
     assert_eq!(asked("server").ok(), "pod/a created (server dry run)\n");
     let shown = asked("server -o yaml").ok();
-    assert!(shown.contains("restartPolicy: Always"), "defaulted: {shown}");
+    assert!(
+        shown.contains("restartPolicy: Always"),
+        "defaulted: {shown}"
+    );
     assert!(shown.contains("uid: "), "{shown}");
     kubectl.run("get pod a").failed(1);
     kubectl.apply(&pod("a", "x"));
@@ -116,7 +119,10 @@ fn create_namespace(kubectl: &Kubectl) {
         "{invalid}"
     );
     let text = kubectl.run(&format!("delete ns {name}")).ok();
-    assert!(text.starts_with(&format!("namespace \"{name}\" deleted")), "{text}");
+    assert!(
+        text.starts_with(&format!("namespace \"{name}\" deleted")),
+        "{text}"
+    );
 }
 
 fn unknown_fields(kubectl: &Kubectl) {
@@ -132,14 +138,19 @@ fn unknown_fields(kubectl: &Kubectl) {
         "Warning: unknown field \"spec.containers[0].imagePullPollicy\"\n"
     );
     assert_eq!(warned.ok(), "pod/a created\n");
-    let ignored = kubectl.fed("apply --validate=false -f -", &wrong.replace("name: a", "name: b"));
+    let ignored = kubectl.fed(
+        "apply --validate=false -f -",
+        &wrong.replace("name: a", "name: b"),
+    );
     assert_eq!(ignored.stderr, "");
     ignored.ok();
     let applied = kubectl
         .fed("apply -f -", &wrong.replace("name: a", "name: d"))
         .failed(1);
     assert!(
-        applied.contains("strict decoding error: unknown field \"spec.containers[0].imagePullPollicy\""),
+        applied.contains(
+            "strict decoding error: unknown field \"spec.containers[0].imagePullPollicy\""
+        ),
         "{applied}"
     );
 }
@@ -152,17 +163,20 @@ fn invalid(kubectl: &Kubectl) {
         "{name}"
     );
     let none = refused("apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec: {}\n");
-    assert!(
-        none.contains("spec.containers: Required value"),
-        "{none}"
-    );
-    let two = refused(&pod("a", "x").replace("image: pause", "image: pause\n  - name: c\n    image: pause"));
+    assert!(none.contains("spec.containers: Required value"), "{none}");
+    let two = refused(&pod("a", "x").replace(
+        "image: pause",
+        "image: pause\n  - name: c\n    image: pause",
+    ));
     assert_eq!(
         two,
         "The Pod \"a\" is invalid: spec.containers[1].name: Duplicate value: \"c\"\n"
     );
     let kind = refused("apiVersion: v1\nkind: Sheep\nmetadata:\n  name: a\n");
-    assert!(kind.contains("no matches for kind \"Sheep\" in version \"v1\""), "{kind}");
+    assert!(
+        kind.contains("no matches for kind \"Sheep\" in version \"v1\""),
+        "{kind}"
+    );
 }
 
 fn apply(kubectl: &Kubectl) {
@@ -181,7 +195,10 @@ fn apply(kubectl: &Kubectl) {
 
 fn apply_removes(kubectl: &Kubectl) {
     let with = pod("a", "x").replace("    app: x\n", "    app: x\n    tier: front\n");
-    let with = with.replace("  nodeSelector", "  tolerations:\n  - key: a\n    operator: Exists\n  nodeSelector");
+    let with = with.replace(
+        "  nodeSelector",
+        "  tolerations:\n  - key: a\n    operator: Exists\n  nodeSelector",
+    );
     kubectl.apply(&with);
     kubectl.run("label pod a by-hand=yes").ok();
     let fewer = with.replace("    tier: front\n", "");
@@ -199,9 +216,7 @@ fn server_side(kubectl: &Kubectl) {
     let without = pod("a", "y").replace("  labels:\n    app: y\n", "");
     assert_eq!(say(&without), "pod/a serverside-applied\n");
     assert_eq!(app(kubectl, "a"), "", "what is no longer applied goes");
-    let shown = kubectl
-        .run("get pod a -o yaml --show-managed-fields")
-        .ok();
+    let shown = kubectl.run("get pod a -o yaml --show-managed-fields").ok();
     assert!(
         shown.contains("manager: kubectl\n    operation: Apply\n"),
         "{shown}"
@@ -225,7 +240,9 @@ fn two_managers(kubectl: &Kubectl) {
     } else {
         let text = conflict.failed(1);
         assert!(
-            text.starts_with("error: Apply failed with 1 conflict: conflict with \"one\": .metadata.labels.app\n"),
+            text.starts_with(
+                "error: Apply failed with 1 conflict: conflict with \"one\": .metadata.labels.app\n"
+            ),
             "{text}"
         );
         assert_eq!(app(kubectl, "a"), "x");
@@ -236,14 +253,14 @@ fn two_managers(kubectl: &Kubectl) {
 
 fn migrate(kubectl: &Kubectl) {
     kubectl.apply(&pod("a", "x"));
-    kubectl
-        .fed("apply --server-side -f -", &pod("a", "x"))
-        .ok();
+    kubectl.fed("apply --server-side -f -", &pod("a", "x")).ok();
     let without = pod("a", "x").replace("  labels:\n    app: x\n", "");
-    kubectl
-        .fed("apply --server-side -f -", &without)
-        .ok();
-    assert_eq!(app(kubectl, "a"), "", "the client-side manager's fields are taken over");
+    kubectl.fed("apply --server-side -f -", &without).ok();
+    assert_eq!(
+        app(kubectl, "a"),
+        "",
+        "the client-side manager's fields are taken over"
+    );
 }
 
 fn prune(kubectl: &Kubectl) {
@@ -356,7 +373,10 @@ fn patch_strategic(kubectl: &Kubectl) {
     say(yaml).ok();
     assert_eq!(app(kubectl, "a"), "");
     let refused = say(r#"{"spec":{"containers":[{"name":"e","image":"f"}]}}"#).failed(1);
-    assert!(refused.starts_with("The Pod \"a\" is invalid: spec"), "{refused}");
+    assert!(
+        refused.starts_with("The Pod \"a\" is invalid: spec"),
+        "{refused}"
+    );
     let bad = say("{").failed(1);
     assert!(bad.starts_with("error: "), "{bad}");
 }
@@ -374,7 +394,9 @@ fn patch_merge(kubectl: &Kubectl) {
     let stale = r#"{"metadata":{"resourceVersion":"1"}}"#;
     let refused = say(stale).failed(1);
     assert!(
-        refused.starts_with("Error from server (Conflict): Operation cannot be fulfilled on pods \"a\""),
+        refused.starts_with(
+            "Error from server (Conflict): Operation cannot be fulfilled on pods \"a\""
+        ),
         "{refused}"
     );
 }
@@ -386,7 +408,10 @@ fn patch_json(kubectl: &Kubectl) {
     assert_eq!(say(replace).ok(), "pod/a patched\n");
     assert_eq!(app(kubectl, "a"), "y");
     let failed = say(replace).failed(1);
-    assert!(failed.contains("test") || failed.contains("invalid"), "{failed}");
+    assert!(
+        failed.contains("test") || failed.contains("invalid"),
+        "{failed}"
+    );
     let remove = r#"[{"op":"remove","path":"/metadata/labels/app"}]"#;
     say(remove).ok();
     assert_eq!(app(kubectl, "a"), "");
@@ -424,10 +449,16 @@ fn label(kubectl: &Kubectl) {
     assert_eq!(say("pod a app-").ok(), "pod/a unlabeled\n");
     assert_eq!(app(kubectl, "a"), "");
     kubectl.apply(&pod("b", "x"));
-    assert_eq!(say("pods --all all=yes").ok(), "pod/a labeled\npod/b labeled\n");
+    assert_eq!(
+        say("pods --all all=yes").ok(),
+        "pod/a labeled\npod/b labeled\n"
+    );
     assert_eq!(say("pods -l tier=front of=front").ok(), "pod/a labeled\n");
     let bad = say("pod a bad=no/no").failed(1);
-    assert!(bad.contains("a valid label must be an empty string or consist of"), "{bad}");
+    assert!(
+        bad.contains("a valid label must be an empty string or consist of"),
+        "{bad}"
+    );
 }
 
 fn annotate(kubectl: &Kubectl) {
@@ -478,7 +509,10 @@ fn delete_many(kubectl: &Kubectl) {
     let text = kubectl.run("delete pods --all").ok();
     assert_eq!(text.lines().count(), 2, "{text}");
     assert_eq!(kubectl.run("get pods -o name").ok(), "");
-    assert_eq!(kubectl.run("delete pods --all").ok(), "No resources found\n");
+    assert_eq!(
+        kubectl.run("delete pods --all").ok(),
+        "No resources found\n"
+    );
     kubectl.apply(&both);
     let text = kubectl
         .run("delete pods --field-selector=metadata.name=b")
@@ -495,7 +529,10 @@ fn delete_now(kubectl: &Kubectl) {
                 answer.stderr.starts_with("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated."),
                 "{answer:?}"
             );
-            assert!(answer.stdout.starts_with("pod \"web\" force deleted"), "{answer:?}");
+            assert!(
+                answer.stdout.starts_with("pod \"web\" force deleted"),
+                "{answer:?}"
+            );
         }
         answer.ok();
         kubectl.run("get pod web").failed(1);
@@ -503,7 +540,10 @@ fn delete_now(kubectl: &Kubectl) {
 }
 
 fn finalizers(kubectl: &Kubectl) {
-    let kept = pod("a", "x").replace("metadata:\n", "metadata:\n  finalizers:\n  - example.com/hold\n");
+    let kept = pod("a", "x").replace(
+        "metadata:\n",
+        "metadata:\n  finalizers:\n  - example.com/hold\n",
+    );
     kubectl.apply(&kept);
     kubectl.run("delete pod a --wait=false").ok();
     let waiting = kubectl.run("delete pod a --timeout=1s").failed(1);
@@ -513,10 +553,20 @@ fn finalizers(kubectl: &Kubectl) {
     );
     let mut deleting = kubectl.start("delete pod a");
     kubectl
-        .args(["patch", "pod", "a", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])
+        .args([
+            "patch",
+            "pod",
+            "a",
+            "--type=merge",
+            "-p",
+            r#"{"metadata":{"finalizers":null}}"#,
+        ])
         .ok();
     let (code, text) = deleting.end();
-    assert!(code == Some(0) || text.contains("NotFound"), "{code:?}: {text}");
+    assert!(
+        code == Some(0) || text.contains("NotFound"),
+        "{code:?}: {text}"
+    );
     kubectl.run("get pod a").failed(1);
 }
 
@@ -539,9 +589,7 @@ fn delete_namespace(kubectl: &Kubectl) {
 fn delete_dry(kubectl: &Kubectl) {
     kubectl.apply(&pod("a", "x"));
     for how in ["client", "server"] {
-        kubectl
-            .run(&format!("delete pod a --dry-run={how}"))
-            .ok();
+        kubectl.run(&format!("delete pod a --dry-run={how}")).ok();
         kubectl.run("get pod a").ok();
     }
 }
