@@ -249,7 +249,7 @@ impl Line {
         let Self {
             time, what, how, ..
         } = self;
-        let line = format!("{time} {what}: {how}\n");
+        let line = format!("{time:.0} {what}: {how}\n");
         if timestamps {
             format!("{time:.9} {line}").into()
         } else {

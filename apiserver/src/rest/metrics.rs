@@ -23,8 +23,8 @@ use super::{
 };
 use crate::cache::Position;
 
-/// What Prometheus asks for, and understands without asking.
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// What the encoder writes, and Prometheus asks for first.
+const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The counters and gauges of the REST API. Cloning shares them.
 #[derive(Clone, Debug)]

@@ -140,7 +140,7 @@ fn metrics(kubectl: &Kubectl) {
     kubectl.run("get pods").ok();
     let text = kubectl.run("get --raw /metrics").ok();
     for metric in [
-        "# TYPE apiserver_request_total counter\n",
+        "# TYPE apiserver_request counter\n",
         "apiserver_request_total{",
         "# TYPE apiserver_storage_objects gauge\n",
         "apiserver_storage_objects{resource=\"nodes\"} ",

@@ -19,6 +19,10 @@ pub(super) const COLUMNS: &[Column] = &[
     always("AGE"),
     always("VERSION"),
     wide("INTERNAL-IP"),
+    wide("EXTERNAL-IP"),
+    wide("OS-IMAGE"),
+    wide("KERNEL-VERSION"),
+    wide("CONTAINER-RUNTIME"),
     wide("POD-CIDR"),
     wide("POD-IPS"),
 ];
@@ -35,7 +39,11 @@ pub(super) fn cells(node: &Node, now: Timestamp) -> Vec<String> {
         created(node, now),
         info.map(|info| info.kubelet_version.clone())
             .unwrap_or_default(),
-        internal_ip(node),
+        address(node, "InternalIP"),
+        address(node, "ExternalIP"),
+        known(info.map(|info| &info.os_image)),
+        known(info.map(|info| &info.kernel_version)),
+        known(info.map(|info| &info.container_runtime_version)),
         pod_cidrs(node),
         pod_ips(node),
     ]
@@ -81,13 +89,21 @@ pub fn roles(node: &Node) -> String {
     or_none(roles.join(","))
 }
 
-fn internal_ip(node: &Node) -> String {
+/// What the kubelet reported.
+fn known(text: Option<&String>) -> String {
+    match text {
+        Some(text) if !text.is_empty() => text.clone(),
+        _ => "<unknown>".into(),
+    }
+}
+
+fn address(node: &Node, kind: &str) -> String {
     let addresses = node
         .status
         .iter()
         .flat_map(|status| status.addresses.iter().flatten());
-    let mut internal = addresses.filter(|address| address.type_ == "InternalIP");
-    internal
+    let mut found = addresses.filter(|address| address.type_ == kind);
+    found
         .next()
         .map_or_else(|| NONE.into(), |address| address.address.clone())
 }
@@ -135,7 +151,7 @@ mod tests {
             "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24", "fd00::/64"], "unschedulable": true},
             "status": {"capacity": {"podplane.io/pod-ips": "253"}, "conditions": [{"type": "Ready", "status": "True"}],
                 "addresses": [{"type": "Hostname", "address": "node-0"}, {"type": "InternalIP", "address": "172.18.0.2"}],
-                "nodeInfo": {"kubeletVersion": "v1.33.0", "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                "nodeInfo": {"kubeletVersion": "v1.33.0", "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "6.1.0",
                     "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}}});
         let want = [
             "node-0",
@@ -144,6 +160,10 @@ mod tests {
             "5s",
             "v1.33.0",
             "172.18.0.2",
+            "<none>",
+            "<unknown>",
+            "6.1.0",
+            "<unknown>",
             "10.244.0.0/24,fd00::/64",
             "5/253",
         ];
@@ -163,6 +183,10 @@ mod tests {
                 "<unknown>",
                 "",
                 "<none>",
+                "<none>",
+                "<unknown>",
+                "<unknown>",
+                "<unknown>",
                 "<none>",
                 "<none>"
             ]

@@ -19,6 +19,8 @@ pub(super) const COLUMNS: &[Column] = &[
     always("AGE"),
     wide("IP"),
     wide("NODE"),
+    wide("NOMINATED NODE"),
+    wide("READINESS GATES"),
 ];
 
 pub(super) fn cells(pod: &Pod, now: Timestamp) -> Vec<String> {
@@ -33,7 +35,44 @@ pub(super) fn cells(pod: &Pod, now: Timestamp) -> Vec<String> {
         created(pod, now),
         ips(pod),
         node.filter(|node| !node.is_empty()).unwrap_or(NONE).into(),
+        nominated_node(pod),
+        readiness_gates(pod),
     ]
+}
+
+fn nominated_node(pod: &Pod) -> String {
+    let nominated = pod.status.as_ref();
+    let nominated = nominated.and_then(|status| status.nominated_node_name.as_deref());
+    nominated
+        .filter(|node| !node.is_empty())
+        .unwrap_or(NONE)
+        .into()
+}
+
+/// How many of its gates are open: `1/2`.
+fn readiness_gates(pod: &Pod) -> String {
+    let gates = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.readiness_gates.as_deref());
+    let Some(gates @ [_, ..]) = gates else {
+        return NONE.into();
+    };
+    let status = pod.status.as_ref();
+    let conditions: Vec<_> = status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .collect();
+    let is_open = |kind: &str| {
+        conditions
+            .iter()
+            .any(|c| c.type_ == kind && c.status == "True")
+    };
+    let open = gates
+        .iter()
+        .filter(|gate| is_open(&gate.condition_type))
+        .count();
+    format!("{open}/{}", gates.len())
 }
 
 /// Its addresses, IPv4 and IPv6 together.
@@ -292,7 +331,9 @@ mod tests {
                 "2 (5m ago)",
                 "60s",
                 "10.244.0.2,fd00::2",
-                "node-0"
+                "node-0",
+                "<none>",
+                "<none>"
             ]
         );
         assert_eq!(row.len(), COLUMNS.len());
@@ -307,7 +348,17 @@ mod tests {
         );
         assert_eq!(
             row,
-            ["a", "0/1", "Pending", "0", "<unknown>", "<none>", "<none>"]
+            [
+                "a",
+                "0/1",
+                "Pending",
+                "0",
+                "<unknown>",
+                "<none>",
+                "<none>",
+                "<none>",
+                "<none>"
+            ]
         );
     }
 
