@@ -610,8 +610,8 @@ impl Call<'_> {
         let Target { resource, name, .. } = self.target;
         let document = resource.delete(&self.target.key(), &options).await?;
         let names = resource.names();
-        if document["metadata"]["deletionTimestamp"].is_string() {
-            // It is still there, and says until when.
+        if names.returns_deleted || document["metadata"]["deletionTimestamp"].is_string() {
+            // It may be there still, and says until when.
             return Ok(answer::document(StatusCode::OK, &document));
         }
         let mut details =

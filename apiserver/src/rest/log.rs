@@ -132,20 +132,26 @@ fn following(journey: Journey, pods: Notices, events: Notices) -> impl Stream<It
     let pods = pods.map(|notice| (true, notice));
     let events = events.map(|notice| (false, notice));
     let notices = stream::select(pods, events);
-    let lines = notices.scan(journey, |journey, (of_pod, notice)| {
-        // After an error the watch is over, and kubectl asks again.
-        let Some(notice) = notice.ok().filter(|_| !journey.is_over) else {
-            return std::future::ready(None);
-        };
-        match (of_pod, notice.event_type) {
-            (_, WatchEventType::Bookmark | WatchEventType::Unspecified) => {}
-            (true, WatchEventType::Deleted) => journey.gone(notice.document),
-            (true, _) => journey.pod(notice.document),
-            (false, WatchEventType::Deleted) => {}
-            (false, _) => journey.event(notice.document),
-        }
-        std::future::ready(Some(stream::iter(journey.news())))
-    });
+    let lines = stream::unfold(
+        (journey, notices),
+        |(mut journey, mut notices)| async move {
+            if journey.is_over {
+                return None;
+            }
+            // After an error the watch is over, and whoever follows asks again.
+            let (of_pod, notice) = notices.next().await?;
+            let notice = notice.ok()?;
+            match (of_pod, notice.event_type) {
+                (_, WatchEventType::Bookmark | WatchEventType::Unspecified) => {}
+                (true, WatchEventType::Deleted) => journey.gone(notice.document),
+                (true, _) => journey.pod(notice.document),
+                (false, WatchEventType::Deleted) => {}
+                (false, _) => journey.event(notice.document),
+            }
+            let news = stream::iter(journey.news());
+            Some((news, (journey, notices)))
+        },
+    );
     lines.flatten()
 }
 

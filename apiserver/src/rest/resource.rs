@@ -37,6 +37,8 @@ pub(crate) struct Names {
     pub(super) scope: Scope,
     pub(super) verbs: &'static [&'static str],
     pub(super) subresources: &'static [Subresource],
+    /// Whether who deletes one gets it back, and not only a `Status` (`ReturnDeletedObject` of the reference's storage).
+    pub(super) returns_deleted: bool,
 }
 
 impl Names {
@@ -212,6 +214,8 @@ pub(crate) trait RestKind: Strategy + Row {
     ];
 
     const SUBRESOURCES: &'static [Subresource] = &[];
+    /// See [`Names::returns_deleted`].
+    const RETURNS_DELETED: bool = false;
 
     /// See [`Resource::act`].
     fn act<'a>(
@@ -245,6 +249,7 @@ impl RestKind for ReplicaSet {
 }
 
 impl RestKind for Service {
+    const RETURNS_DELETED: bool = true;
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
 }
 
@@ -253,6 +258,7 @@ impl RestKind for Event {}
 impl RestKind for Lease {}
 
 impl RestKind for Pod {
+    const RETURNS_DELETED: bool = true;
     const SUBRESOURCES: &'static [Subresource] = &[
         Subresource::Attach,
         Subresource::Binding,
@@ -321,6 +327,7 @@ impl<K: RestKind> Named<K> {
         scope: K::SCOPE,
         verbs: K::VERBS,
         subresources: K::SUBRESOURCES,
+        returns_deleted: K::RETURNS_DELETED,
     };
 }
 

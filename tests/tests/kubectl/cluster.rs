@@ -137,8 +137,11 @@ fn health(kubectl: &Kubectl) {
 }
 
 fn metrics(kubectl: &Kubectl) {
-    kubectl.run("get pods").ok();
-    let text = kubectl.run("get --raw /metrics").ok();
+    let _watching = kubectl.start("get pods -w");
+    let text = kubectl.until("get --raw /metrics", |seen| {
+        seen.stdout.contains("verb=\"WATCH\",version=\"v1\"} 1")
+    });
+    let text = text.ok();
     for metric in [
         "# TYPE apiserver_request counter\n",
         "apiserver_request_total{",

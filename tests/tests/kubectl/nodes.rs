@@ -102,11 +102,13 @@ fn drain_refused(kubectl: &Kubectl) {
     let node = kubectl.node();
     bare_pod(kubectl, &node);
     let namespace = &kubectl.namespace;
-    let refused = kubectl.run(&format!("drain {node}")).failed(1);
+    let refused = kubectl.run(&format!("drain {node} --delete-emptydir-data"));
+    let refused = refused.failed(1);
     assert!(
         refused.contains(&format!("cannot delete Pods that declare no controller (use --force to override): {namespace}/web")),
         "{refused}"
     );
+    let refused = kubectl.run(&format!("drain {node} --force")).failed(1);
     assert!(
         refused.contains(&format!("cannot delete Pods with local storage (use --delete-emptydir-data to override): {namespace}/web")),
         "{refused}"
@@ -162,7 +164,7 @@ fn node(kubectl: &Kubectl) {
 
 fn patch_cidr(kubectl: &Kubectl) {
     let node = kubectl.node();
-    let patch = r#"{"spec":{"podCIDR":"10.250.0.0/24","podCIDRs":["10.250.0.0/24"]}}"#;
+    let patch = r#"{"spec":{"podCIDR":"10.250.0.0/24"}}"#;
     let refused = kubectl
         .args(["patch", "node", &node, "-p", patch])
         .failed(1);
