@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     sync::Arc,
+    time::Duration,
 };
 
 use axum::{body::Body, extract::Query};
@@ -20,6 +21,7 @@ use podplane_api::{
 use podplane_proto::{error::ApiError, wire::WatchEventType};
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -28,6 +30,9 @@ use super::{
     resource::{Notices, Resource},
 };
 use crate::error;
+
+/// How long a pod is followed at most.
+const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where the lines come from.
 pub(super) struct Sources<'a> {
@@ -100,12 +105,16 @@ pub(super) async fn answer(
     }
     let after = listed.metadata.resource_version.unwrap_or_default();
     let after = after.as_str();
+    let ends = Instant::now() + LASTS;
     let pods = ListOptions::of(&key.namespace, &of_pod, after);
-    let pods = sources.pods.watch(&pods).await?;
+    let pods = sources.pods.watch(&pods, ends).await?;
     let events = ListOptions::of(&key.namespace, &of_events, after);
-    let events = sources.events.watch(&events).await?;
+    let events = sources.events.watch(&events, ends).await?;
+    let end = async move {
+        _ = time::timeout_at(ends, stop.cancelled()).await;
+    };
     let later = following(journey, pods, events)
-        .take_until(stop.cancelled_owned())
+        .take_until(Box::pin(end))
         .map(format);
     Ok(plain(limited(first.chain(later), options.limit)))
 }
@@ -315,7 +324,7 @@ impl Journey {
         let pod = &self.pod;
         let say = |pointer| text(pod, pointer);
         let mut lines = Vec::new();
-        if let Some(time) = time(pod, "/metadata/creationTimestamp") {
+        if let Some(time) = time_at(pod, "/metadata/creationTimestamp") {
             let (namespace, name) = (say("/metadata/namespace"), say("/metadata/name"));
             let network = match pod.pointer("/spec/hostNetwork") {
                 Some(Value::Bool(true)) => "on its node's network",
@@ -332,7 +341,7 @@ impl Journey {
             .into_iter()
             .flatten()
         {
-            let Some(time) = time(condition, "/lastTransitionTime") else {
+            let Some(time) = time_at(condition, "/lastTransitionTime") else {
                 continue;
             };
             let say = |field: &str| condition[field].as_str().unwrap_or_default();
@@ -367,7 +376,7 @@ impl Journey {
                 _ => {}
             }
         }
-        if let Some(deadline) = time(pod, "/metadata/deletionTimestamp") {
+        if let Some(deadline) = time_at(pod, "/metadata/deletionTimestamp") {
             let grace = pod.pointer("/metadata/deletionGracePeriodSeconds");
             let grace = grace.and_then(Value::as_i64).unwrap_or_default();
             let asked = deadline.checked_sub(SignedDuration::from_secs(grace));
@@ -409,7 +418,7 @@ fn addresses(pod: &Value) -> String {
 fn of_event(event: &Value) -> Option<Line> {
     let when = ["/lastTimestamp", "/eventTime", "/firstTimestamp"]
         .into_iter()
-        .find_map(|pointer| time(event, pointer))?;
+        .find_map(|pointer| time_at(event, pointer))?;
     let stage = match text(event, "/reason") {
         "Scheduled" | "FailedScheduling" => Stage::Scheduled,
         "AddedInterface" => Stage::Attached,
@@ -441,7 +450,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-fn time(value: &Value, pointer: &str) -> Option<Timestamp> {
+fn time_at(value: &Value, pointer: &str) -> Option<Timestamp> {
     text(value, pointer).parse().ok()
 }
 

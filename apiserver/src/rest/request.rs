@@ -212,7 +212,7 @@ impl ListOptions {
             limit: 0,
             token: String::new(),
             bookmarks: false,
-            send_initial_events: false,
+            send_initial_events: None,
             timeout: None,
             resource_version: resource_version.to_owned(),
             version_match: String::new(),
