@@ -47,6 +47,7 @@ impl EventsV1 {
             categories: Event::CATEGORIES,
             scope: Scope::Namespaced,
             subresources: &[],
+            returns_deleted: false,
             verbs: <Event as RestKind>::VERBS,
         };
         let core = Arc::new(core);

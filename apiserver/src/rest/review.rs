@@ -121,6 +121,7 @@ pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
             categories: &[],
             scope: Scope::Cluster,
             subresources: &[],
+            returns_deleted: false,
             verbs: &["create"],
         };
         let served = Arc::clone(&served);
