@@ -17,8 +17,10 @@ use podplane_api::{
 use serde_json::{Value, json};
 
 mod cases;
+mod peer;
 mod random;
 use cases::Case;
+use peer::kubectl;
 use random::Random;
 
 const KINDS: &[(&str, &str, &str, &str)] = &[
@@ -35,30 +37,6 @@ const KINDS: &[(&str, &str, &str, &str)] = &[
         "Lease",
     ),
 ];
-
-/// The kubectl to compare with: `PODPLANE_KUBECTL`, else the newest up to 1.33 beside the one on the path, where that is a dispatcher. `None` if the test
-/// is to be skipped.
-fn kubectl() -> Option<PathBuf> {
-    let found = env::var_os("PODPLANE_KUBECTL")
-        .map(PathBuf::from)
-        .or_else(|| {
-            let path = env::var_os("PATH")?;
-            let found = env::split_paths(&path)
-                .map(|directory| directory.join("kubectl"))
-                .find(|file| file.is_file())?;
-            let beside = fs::canonicalize(&found)
-                .ok()?
-                .with_file_name("kubectl.1.33");
-            Some(if beside.is_file() { beside } else { found })
-        });
-    if found.is_none()
-        && env::var("PODPLANE_SKIP").is_ok_and(|skip| skip.split(',').any(|what| what == "kubectl"))
-    {
-        eprintln!("SKIPPED: PODPLANE_SKIP names kubectl");
-        return None;
-    }
-    Some(found.expect("this test needs kubectl 1.29 or newer: put it on the path or set PODPLANE_KUBECTL; or set PODPLANE_SKIP=kubectl"))
-}
 
 /// What kubectl makes of objects (by name) with one patch, and what it prints as errors.
 fn reference(

@@ -1,0 +1,30 @@
+//! The program of others that tests compare with.
+
+use std::{env, fs, path::PathBuf};
+
+/// The kubectl to compare with: `PODPLANE_KUBECTL`, else the newest up to 1.33 beside the one on the path, where that is a dispatcher. `None` if the test
+/// is to be skipped.
+pub(crate) fn kubectl() -> Option<PathBuf> {
+    let found = env::var_os("PODPLANE_KUBECTL")
+        .map(PathBuf::from)
+        .or_else(|| {
+            let path = env::var_os("PATH")?;
+            let found = env::split_paths(&path)
+                .map(|directory| directory.join("kubectl"))
+                .find(|file| file.is_file())?;
+            let beside = fs::canonicalize(&found)
+                .ok()?
+                .with_file_name("kubectl.1.33");
+            Some(if beside.is_file() { beside } else { found })
+        });
+    if found.is_none()
+        && env::var("PODPLANE_SKIP").is_ok_and(|skip| skip.split(',').any(|what| what == "kubectl"))
+    {
+        #[expect(clippy::print_stderr, reason = "a skip has to be seen")]
+        {
+            eprintln!("SKIPPED: PODPLANE_SKIP names kubectl");
+        }
+        return None;
+    }
+    Some(found.expect("this test needs kubectl 1.29 or newer: put it on the path or set PODPLANE_KUBECTL; or set PODPLANE_SKIP=kubectl"))
+}

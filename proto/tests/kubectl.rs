@@ -1,0 +1,336 @@
+//! Kubernetes' protobuf encoding against kubectl, which has it from Kubernetes' own library: what it sends, and what it reads.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::State,
+};
+use http::{HeaderMap, Method, Response, Uri, header};
+use podplane_api::schema::definitions;
+use podplane_proto::kubernetes;
+use proptest::{
+    prelude::RngExt as _,
+    test_runner::{RngAlgorithm, TestRng},
+};
+use serde_json::{Map, Value, json};
+use tokio::{net::TcpListener, process::Command, task::JoinSet};
+
+#[path = "../../crates/api/tests/peer/mod.rs"]
+mod peer;
+
+const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
+const POD: &str = "io.k8s.api.core.v1.Pod";
+
+/// A server that has one pod, keeps what is sent to it, and answers as it is told.
+#[derive(Clone, Default)]
+struct Stub(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+struct Told {
+    pod: Value,
+    /// The type and the body of the answer to what is created; none: what was sent.
+    answer: Option<(&'static str, Vec<u8>)>,
+    sent: Option<Value>,
+}
+
+impl Stub {
+    async fn serve(&self, tasks: &mut JoinSet<()>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().fallback(answer).with_state(self.clone());
+        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        url
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.0.lock().unwrap()
+    }
+}
+
+async fn answer(
+    State(stub): State<Stub>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let resource = |name: &str, kind: &str, namespaced: bool| json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["create", "get", "list", "patch"]});
+    let mut told = stub.told();
+    let document = match (method, uri.path()) {
+        (Method::POST, _) => {
+            assert_eq!(headers[header::CONTENT_TYPE], kubernetes::MEDIA_TYPE);
+            let sent = kubernetes::decode(&body).unwrap();
+            told.sent = Some(sent.clone());
+            if let Some((content_type, body)) = told.answer.clone() {
+                let answer = Response::builder().header(header::CONTENT_TYPE, content_type);
+                return answer.body(body.into()).unwrap();
+            }
+            sent
+        }
+        (_, "/api") => json!({"kind": "APIVersions", "versions": ["v1"]}),
+        (_, "/apis") => {
+            let version = json!({"groupVersion": "apps/v1", "version": "v1"});
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "apps", "versions": [version], "preferredVersion": version}]})
+        }
+        (_, "/api/v1") => {
+            let resources = [
+                resource("namespaces", "Namespace", false),
+                resource("pods", "Pod", true),
+                resource("services", "Service", true),
+            ];
+            json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
+        }
+        (_, "/apis/apps/v1") => {
+            json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [resource("deployments", "Deployment", true)]})
+        }
+        (_, "/api/v1/namespaces/default/pods/p") => told.pod.clone(),
+        _ => return Response::builder().status(404).body(Body::empty()).unwrap(),
+    };
+    let answer = Response::builder().header(header::CONTENT_TYPE, "application/json");
+    answer.body(document.to_string().into()).unwrap()
+}
+
+/// A kubectl that speaks to the stub.
+struct Kubectl<'a> {
+    program: &'a Path,
+    server: &'a str,
+    home: &'a Path,
+}
+
+impl Kubectl<'_> {
+    async fn run(&self, args: &str) -> String {
+        let output = Command::new(self.program)
+            .env_clear()
+            .env("HOME", self.home)
+            .args(["--server", self.server, "--namespace=default"])
+            .args(args.split_whitespace())
+            .output()
+            .await
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        assert!(output.status.success(), "{args}: {out}{err}");
+        out
+    }
+
+    async fn json(&self, args: &str) -> Value {
+        serde_json::from_str(&self.run(args).await).unwrap()
+    }
+}
+
+/// The stub, and the kubectl for it, while `test` runs.
+async fn with_kubectl(test: impl AsyncFnOnce(&Stub, Kubectl<'_>)) {
+    let Some(program): Option<PathBuf> = peer::kubectl() else {
+        return;
+    };
+    let stub = Stub::default();
+    let mut tasks = JoinSet::new();
+    let server = stub.serve(&mut tasks).await;
+    let home = tempfile::tempdir().unwrap();
+    let kubectl = Kubectl {
+        program: &program,
+        server: &server,
+        home: home.path(),
+    };
+    test(&stub, kubectl).await;
+}
+
+/// How many random objects are tried.
+fn cases() -> u64 {
+    match std::env::var_os("PODPLANE_SOAK") {
+        Some(_) => 1000,
+        None => 12,
+    }
+}
+
+/// What kubectl sends is what it prints when it is not to send it.
+#[tokio::test]
+async fn what_kubectl_creates_is_what_it_prints() {
+    with_kubectl(async |stub, kubectl| {
+        for create in [
+            "deployment web --image=nginx:1 --image=b --replicas=2 --port=80",
+            "namespace n",
+            "service clusterip s --tcp=80:8080 --clusterip=None",
+            "service nodeport s --tcp=80:http --node-port=30000",
+            "service externalname s --external-name=a.example",
+        ] {
+            // Printed by the type's own rules, which know nothing of protobuf.
+            let printed = kubectl.json(&format!("create {create} --dry-run=client -o json"));
+            let printed = plain(printed.await);
+            kubectl.run(&format!("create {create}")).await;
+            let sent = stub.told().sent.take().unwrap();
+            assert_eq!(plain(sent), printed, "{create}");
+        }
+    })
+    .await;
+}
+
+/// Pods with everything that the definitions have: kubectl reads them as JSON, and sends them as protobuf.
+#[tokio::test]
+async fn random_pods_are_read_whole() {
+    with_kubectl(async |stub, kubectl| {
+        for seed in 0..cases() {
+            let mut pod = Random::new(seed, Zeros::Never).object(POD);
+            pod["metadata"] = json!({"name": "p", "namespace": "default", "labels": {"a": "b"}});
+            pod["spec"]["shareProcessNamespace"] = true.into();
+            let spec = pod["spec"].as_object_mut().unwrap();
+            // A copy for a debugger is without these.
+            spec.remove("ephemeralContainers");
+            spec.entry("containers").or_insert(json!([{"name": "c"}]));
+            stub.told().pod = pod.clone();
+            kubectl
+                .run("debug p --copy-to=q --image=i --container=debugger --attach=false --profile=legacy --same-node --share-processes --keep-annotations --keep-init-containers --keep-labels --keep-liveness --keep-readiness --keep-startup")
+                .await;
+            let mut sent = stub.told().sent.take().unwrap();
+            let debugger = sent["spec"]["containers"].as_array_mut().unwrap().pop();
+            assert_eq!(debugger.unwrap()["name"], "debugger");
+            let (sent, spec) = (plain(sent["spec"].take()), plain(pod["spec"].take()));
+            assert_eq!(sent, spec, "seed {seed}");
+        }
+    })
+    .await;
+}
+
+/// What Go reads from our encoding is what it reads from JSON.
+#[tokio::test]
+async fn random_deployments_are_written_whole() {
+    with_kubectl(async |stub, kubectl| {
+        for seed in 0..cases() {
+            let deployment = Random::new(seed, Zeros::Sometimes).object(DEPLOYMENT);
+            let command = "create deployment d --image=i -o json --show-managed-fields";
+            stub.told().answer = Some(("application/json", deployment.to_string().into_bytes()));
+            let from_json = kubectl.json(command).await;
+            let encoded = kubernetes::encode(&deployment).unwrap();
+            stub.told().answer = Some((kubernetes::MEDIA_TYPE, encoded));
+            let from_protobuf = kubectl.json(command).await;
+            assert_eq!(from_protobuf, from_json, "seed {seed}");
+        }
+    })
+    .await;
+}
+
+/// Without what Go writes for fields that nobody set.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().map(|(name, value)| (name, plain(value)));
+            let says = |value: &Value| !value.is_null() && *value != json!({});
+            let fields: Map<_, _> = fields.filter(|(_, value)| says(value)).collect();
+            fields.into()
+        }
+        Value::Array(items) => items.into_iter().map(plain).collect(),
+        scalar => scalar,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zeros {
+    Never,
+    Sometimes,
+}
+
+/// Random objects by the published definitions.
+struct Random {
+    rng: TestRng,
+    zeros: Zeros,
+    definitions: Map<String, Value>,
+}
+
+impl Random {
+    fn new(seed: u64, zeros: Zeros) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        Self {
+            rng: TestRng::from_seed(RngAlgorithm::ChaCha, &bytes),
+            zeros,
+            definitions: definitions(),
+        }
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.rng.random_range(0..n)
+    }
+
+    fn pick(&mut self, from: &[Value]) -> Value {
+        let first = match self.zeros {
+            Zeros::Never => 1,
+            Zeros::Sometimes => 0,
+        };
+        from[first + self.below(from.len() - first)].clone()
+    }
+
+    fn object(&mut self, definition: &str) -> Value {
+        let schema = self.definitions[definition].clone();
+        let mut object = self.value(&schema, 12);
+        let kind = &schema["x-kubernetes-group-version-kind"][0];
+        let part = |part: &str| kind[part].as_str().unwrap();
+        object["apiVersion"] = match part("group") {
+            "" => part("version").into(),
+            group => format!("{group}/{}", part("version")).into(),
+        };
+        object["kind"] = part("kind").into();
+        for part in ["metadata", "spec"] {
+            if object[part].is_null() {
+                object[part] = json!({});
+            }
+        }
+        object
+    }
+
+    /// The first of the values to pick from is the zero of its type.
+    fn value(&mut self, schema: &Value, depth: usize) -> Value {
+        let target = schema["$ref"]
+            .as_str()
+            .or(schema["allOf"][0]["$ref"].as_str());
+        if let Some(name) = target.and_then(|target| target.rsplit('/').next()) {
+            return match name.rsplit('.').next().unwrap() {
+                "Quantity" => self.pick(&[json!("0"), json!("100m"), json!("1Gi"), json!("2")]),
+                "Time" => json!("2026-11-21T02:25:48Z"),
+                "MicroTime" => json!("2026-11-21T02:25:48.000120Z"),
+                "IntOrString" => self.pick(&[json!(0), json!(8080), json!("http"), json!("25%")]),
+                "FieldsV1" => json!({"f:spec": {"f:replicas": {}}}),
+                _ => {
+                    let schema = self.definitions[name].clone();
+                    self.value(&schema, depth)
+                }
+            };
+        }
+        match schema["type"].as_str().unwrap_or("object") {
+            "string" => self.pick(&[json!(""), json!("a"), json!("b"), json!("ü/ \"x")]),
+            "boolean" => self.pick(&[json!(false), json!(true)]),
+            "integer" => self.pick(&[json!(0), json!(1), json!(7), json!(i32::MAX), json!(-3)]),
+            "array" => {
+                let items = 1 + self.below(2);
+                (0..items)
+                    .map(|_| self.value(&schema["items"], depth - 1))
+                    .collect()
+            }
+            _ if schema["additionalProperties"].is_object() => {
+                let value = self.value(&schema["additionalProperties"], depth - 1);
+                json!({"some.key/a": value})
+            }
+            _ => {
+                let properties = schema["properties"]
+                    .as_object()
+                    .cloned()
+                    .unwrap_or_default();
+                // Deep ones have fewer, or objects would have no end.
+                let percent = if depth > 6 { 60 } else { 30 };
+                let mut object = Map::new();
+                for (name, property) in properties {
+                    if depth > 1 && self.below(100) < percent {
+                        object.insert(name, self.value(&property, depth - 1));
+                    }
+                }
+                object.into()
+            }
+        }
+    }
+}
