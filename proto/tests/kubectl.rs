@@ -162,8 +162,8 @@ async fn what_kubectl_creates_is_what_it_prints() {
             "service externalname s --external-name=a.example",
         ] {
             // Printed by the type's own rules, which know nothing of protobuf.
-            let printed = kubectl.json(&format!("create {create} --dry-run=client -o json"));
-            let printed = plain(printed.await);
+            let dry = format!("create {create} --dry-run=client -o json");
+            let printed = plain(kubectl.json(&dry).await);
             kubectl.run(&format!("create {create}")).await;
             let sent = stub.told().sent.take().unwrap();
             assert_eq!(plain(sent), printed, "{create}");
@@ -186,7 +186,7 @@ async fn random_pods_are_read_whole() {
             spec.entry("containers").or_insert(json!([{"name": "c"}]));
             stub.told().pod = pod.clone();
             kubectl
-                .run("debug p --copy-to=q --image=i --container=debugger --attach=false --profile=legacy --same-node --share-processes --keep-annotations --keep-init-containers --keep-labels --keep-liveness --keep-readiness --keep-startup")
+                .run("debug p --copy-to=q --image=i --container=debugger --attach=false --profile=general --same-node --share-processes --keep-annotations --keep-init-containers --keep-labels --keep-liveness --keep-readiness --keep-startup")
                 .await;
             let mut sent = stub.told().sent.take().unwrap();
             let debugger = sent["spec"]["containers"].as_array_mut().unwrap().pop();
