@@ -81,6 +81,7 @@ async fn answer(
         }
         (_, "/api/v1") => {
             let resources = [
+                resource("events", "Event", true),
                 resource("namespaces", "Namespace", false),
                 resource("pods", "Pod", true),
                 resource("services", "Service", true),
@@ -91,6 +92,26 @@ async fn answer(
             json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [resource("deployments", "Deployment", true)]})
         }
         (_, "/api/v1/namespaces/default/pods/p") => told.pod.clone(),
+        (_, "/api/v1/namespaces/default/events") => {
+            let accept = headers[header::ACCEPT].to_str().unwrap();
+            assert!(accept.starts_with(kubernetes::MEDIA_TYPE), "{accept}");
+            let (content_type, body) = told.answer.clone().unwrap();
+            let watch = uri.query().unwrap_or_default().contains("watch=true");
+            let (content_type, body) = match watch {
+                false => (content_type.to_owned(), body),
+                true => {
+                    let list = kubernetes::decode(&body).unwrap();
+                    let mut event = list["items"][0].clone();
+                    event["kind"] = "Event".into();
+                    event["apiVersion"] = "v1".into();
+                    event["message"] = "seen by the watch".into();
+                    let event = kubernetes::encode_event("ADDED", &event).unwrap();
+                    (format!("{content_type};stream=watch"), event)
+                }
+            };
+            let answer = Response::builder().header(header::CONTENT_TYPE, content_type);
+            return answer.body(body.into()).unwrap();
+        }
         _ => return Response::builder().status(404).body(Body::empty()).unwrap(),
     };
     let answer = Response::builder().header(header::CONTENT_TYPE, "application/json");
@@ -184,6 +205,8 @@ async fn random_pods_are_read_whole() {
             // A copy for a debugger is without these.
             spec.remove("ephemeralContainers");
             spec.entry("containers").or_insert(json!([{"name": "c"}]));
+            // kubectl trusts in it, as every server sets it.
+            spec.entry("securityContext").or_insert(json!({}));
             stub.told().pod = pod.clone();
             kubectl
                 .run("debug p --copy-to=q --image=i --container=debugger --attach=false --profile=general --same-node --share-processes --keep-annotations --keep-init-containers --keep-labels --keep-liveness --keep-readiness --keep-startup")
@@ -216,12 +239,31 @@ async fn random_deployments_are_written_whole() {
     .await;
 }
 
+#[tokio::test]
+async fn lists_and_watches_are_read() {
+    with_kubectl(async |stub, kubectl| {
+        let event = |name: &str| json!({"metadata": {"name": name, "namespace": "default"}, "involvedObject": {"kind": "Pod", "name": "p"}, "reason": "Why", "message": name, "lastTimestamp": "2026-11-21T02:25:48Z", "eventTime": null});
+        let list = json!({"kind": "EventList", "apiVersion": "v1", "metadata": {"resourceVersion": "7", "remainingItemCount": 0}, "items": [event("a"), event("b")]});
+        stub.told().answer = Some(("application/json", list.to_string().into_bytes()));
+        let from_json = kubectl.json("events -o json").await;
+        assert_eq!(from_json["items"].as_array().unwrap().len(), 2, "{from_json}");
+        let encoded = kubernetes::encode(&list).unwrap();
+        stub.told().answer = Some((kubernetes::MEDIA_TYPE, encoded));
+        assert_eq!(kubectl.json("events -o json").await, from_json);
+        // It ends when the server ends the stream.
+        let watched = kubectl.run("events --watch").await;
+        assert!(watched.contains("seen by the watch"), "{watched}");
+    })
+    .await;
+}
+
 /// Without what Go writes for fields that nobody set.
 fn plain(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let fields = fields.into_iter().map(|(name, value)| (name, plain(value)));
-            let says = |value: &Value| !value.is_null() && *value != json!({});
+            let zeros = [Value::Null, json!({}), json!("0"), json!(0)];
+            let says = |value: &Value| !zeros.contains(value);
             let fields: Map<_, _> = fields.filter(|(_, value)| says(value)).collect();
             fields.into()
         }
