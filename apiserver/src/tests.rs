@@ -4,6 +4,7 @@ mod admission;
 mod deletes;
 mod durability;
 mod faces;
+mod http_face;
 mod lifecycle;
 mod lists;
 mod patches;

@@ -50,15 +50,30 @@ impl Rest {
         path: &str,
         body: Option<(&str, &Value)>,
     ) -> Result<Answer> {
-        let response = self.request(method, path, body).await?;
-        let (parts, body) = response.into_parts();
-        let body = body.collect().await.context("read the answer")?.to_bytes();
-        let text = || Value::String(String::from_utf8_lossy(&body).into_owned());
-        Ok(Answer {
-            code: parts.status.as_u16(),
-            headers: parts.headers,
-            body: serde_json::from_slice(&body).unwrap_or_else(|_| text()),
-        })
+        read(self.request(method, path, body).await?).await
+    }
+
+    /// Sends any bytes, with any headers.
+    ///
+    /// # Errors
+    ///
+    /// If no answer comes.
+    pub async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Answer> {
+        let uri = format!("http://{}{path}", self.address);
+        let request = Request::builder().method(method).uri(&uri);
+        let request = headers.iter().fold(request, |request, (name, value)| {
+            request.header(*name, *value)
+        });
+        let request = request
+            .body(Full::new(body.into()))
+            .context("make a request")?;
+        read(self.client.request(request).await.context(uri)?).await
     }
 
     /// Reads what is at a path.
@@ -118,6 +133,17 @@ impl Rest {
         let request = request.body(Full::new(bytes)).context("make a request")?;
         self.client.request(request).await.context(uri)
     }
+}
+
+async fn read(response: http::Response<Incoming>) -> Result<Answer> {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.context("read the answer")?.to_bytes();
+    let text = || Value::String(String::from_utf8_lossy(&body).into_owned());
+    Ok(Answer {
+        code: parts.status.as_u16(),
+        headers: parts.headers,
+        body: serde_json::from_slice(&body).unwrap_or_else(|_| text()),
+    })
 }
 
 /// The documents of a body, one in each line.
