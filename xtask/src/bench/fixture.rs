@@ -14,7 +14,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
 use super::{
-    DEBIAN,
+    cni::DEBIAN,
     process::{NO_NETNS, Program},
 };
 use crate::build;

@@ -194,7 +194,7 @@ pub(super) fn crowd(fixture: &Fixture) -> Vec<Line> {
     };
     vec![Line {
         what: format!("host-local, 100 leases, {CROWD} at a time: ADD+DEL pairs"),
-        unit: Unit::PairsPerSecond,
+        unit: Unit::PerSecond("pairs"),
         goal: Goal::Better(4.0),
         measured: measure(),
     }]

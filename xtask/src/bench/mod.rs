@@ -3,7 +3,9 @@
 //! Absolute figures are the machine's; what is promised are ratios. Everything happens in namespaces of its own (network, mounts,
 //! processes) and in one temporary directory, so that nothing is left when it ends, however it ends.
 
+mod apiserver;
 mod attach;
+mod cni;
 mod fixture;
 mod host_local;
 mod process;
@@ -21,25 +23,25 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::build;
-use fixture::Fixture;
 use report::Line;
-
-/// Debian's plugins, package containernetworking-plugins.
-const DEBIAN: &str = "/usr/lib/cni";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
+    /// The API server with sled against Debian's etcd on the same disk, and against a gRPC call that does nothing.
+    ///
+    /// Needs root, or a kernel that allows user namespaces to everybody; etcd (package etcd-server).
+    Apiserver(Options<apiserver::Row>),
     /// The CNI plugins against those of Debian's containernetworking-plugins, as whole processes.
     ///
     /// Needs root, or a kernel that allows user namespaces to everybody; a C compiler; iptables for the row `masq`.
-    Cni(Options),
+    Cni(Options<cni::Row>),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct Options<R: ValueEnum + Send + Sync + 'static> {
     /// What to measure; without any, everything.
     #[arg(value_enum)]
-    rows: Vec<Row>,
+    rows: Vec<R>,
     /// A few rounds only: shows that it runs, and says nothing about speed.
     #[arg(long)]
     quick: bool,
@@ -51,79 +53,30 @@ pub(crate) struct Options {
     inside: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Row {
-    /// host-local ADD and DEL with 100 leases in a /16, also against a C program that makes the same system calls
-    Leases100,
-    /// the same with 1,000 leases
-    Leases1000,
-    /// the same with 10,000 leases
-    Leases10000,
-    /// host-local in a /16 with one address free, and with none
-    Full,
-    /// host-local, 64 at a time on the same directory
-    Crowd,
-    /// bridge with host-local, into fresh network namespaces
-    Bridge,
-    /// the same with ipMasq
-    Masq,
-    /// ptp with host-local
-    Ptp,
-    /// peak memory of one plugin process
-    Memory,
-}
-
-impl Row {
-    fn measure(self, fixture: &Fixture) -> Vec<Line> {
-        match self {
-            Self::Leases100 => host_local::few_leases(fixture),
-            Self::Leases1000 => host_local::many_leases(fixture, 1_000, 100),
-            Self::Leases10000 => host_local::many_leases(fixture, 10_000, 30),
-            Self::Full => host_local::full(fixture),
-            Self::Crowd => host_local::crowd(fixture),
-            Self::Bridge => attach::bridge(fixture),
-            Self::Masq => attach::masquerade(fixture),
-            Self::Ptp => attach::ptp(fixture),
-            Self::Memory => attach::memory(fixture),
+impl<R: ValueEnum + Send + Sync + 'static> Options<R> {
+    fn rows(&self) -> Vec<R> {
+        if self.rows.is_empty() {
+            R::value_variants().to_vec()
+        } else {
+            self.rows.clone()
         }
     }
 }
 
 /// Measures.
 pub(crate) fn run(what: &What) -> Result<()> {
-    let What::Cni(options) = what;
-    match &options.inside {
-        Some(dir) => measure(options, dir),
-        None => {
-            if !Path::new(DEBIAN).join("host-local").exists() {
-                bail!(
-                    "{DEBIAN}/host-local is missing: apt-get install containernetworking-plugins"
-                );
-            }
-            build::plugins()?;
-            sandbox::enter()
-        }
+    match what {
+        What::Apiserver(options) => apiserver::run(options),
+        What::Cni(options) => cni::run(options),
     }
 }
 
-fn measure(options: &Options, dir: &Path) -> Result<()> {
-    sandbox::prepare()?;
-    let fixture = Fixture::new(dir, options.quick)?;
-    let all = Row::value_variants();
-    let rows = if options.rows.is_empty() {
-        all
-    } else {
-        &options.rows
-    };
-    let mut lines = Vec::new();
-    for row in rows {
-        note(&format!("{} …", name(*row)));
-        lines.extend(row.measure(&fixture));
-    }
-    let text = format!("{}\n\n{}\n", circumstances(dir)?, report::table(&lines));
+/// Shows what was measured, and writes it down if asked to.
+fn finish(bench: &str, circumstances: &str, lines: &[Line], written: bool) -> Result<()> {
+    let text = format!("{circumstances}\n\n{}\n", report::table(lines));
     print(&text);
-    if options.write {
-        write(&text)?;
+    if written {
+        write(bench, &text)?;
     }
     let missing = lines.iter().filter(|line| line.measured.is_err()).count();
     if missing > 0 {
@@ -136,24 +89,26 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn name(row: Row) -> String {
+fn name(row: impl ValueEnum) -> String {
     row.to_possible_value()
         .map(|value| value.get_name().to_owned())
         .unwrap_or_default()
 }
 
+/// The last line that a program says.
+fn said(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    let text = output.ok().filter(|output| output.status.success());
+    let text = text.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let last = text.as_deref().and_then(|text| text.trim().lines().last());
+    last.map_or_else(
+        || format!("unknown {program}"),
+        |line| line.trim().to_owned(),
+    )
+}
+
 /// Where and with what it was measured: figures without this mean nothing.
-fn circumstances(dir: &Path) -> Result<String> {
-    let said = |program: &str, args: &[&str]| {
-        let output = Command::new(program).args(args).output();
-        let text = output.ok().filter(|output| output.status.success());
-        let text = text.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        let last = text.as_deref().and_then(|text| text.trim().lines().last());
-        last.map_or_else(
-            || format!("unknown {program}"),
-            |line| line.trim().to_owned(),
-        )
-    };
+fn circumstances(what_is_on_disk: &str, dir: &Path) -> Result<String> {
     let cpus = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
     let model = cpus
         .lines()
@@ -165,36 +120,28 @@ fn circumstances(dir: &Path) -> Result<String> {
     let (dir, root) = (dir.to_string_lossy(), build::root());
     let root = root.to_string_lossy();
     Ok(format!(
-        "{date}; {cores} cores of {model}, Linux {kernel}; leases on {filesystem}. podplane {commit}, {rustc}; containernetworking-plugins \
-         {debian}; {iptables}.\n\
-         Times are p50 (p95) of whole processes, pipes and exit included. A ratio is the median of the ratios pair by pair (its quartiles), \
-         where the two took turns; above 1 is better, except where the target is a share of the peer's time.",
+        "{date}; {cores} cores of {model}, Linux {kernel}; {what_is_on_disk} on {filesystem}. podplane {commit}, {rustc};",
         date = said("date", &["+%F"]),
         kernel = kernel.trim(),
         filesystem = said("df", &["--output=fstype", &dir]),
         commit = said("git", &["-C", &root, "describe", "--always", "--dirty"]),
         rustc = said("rustc", &["--version"]),
-        debian = said(
-            "dpkg-query",
-            &["-W", "-f", "${Version}", "containernetworking-plugins"]
-        ),
-        iptables = said("iptables", &["--version"]),
     ))
 }
 
 /// Replaces what stands between the markers.
-fn write(text: &str) -> Result<()> {
-    const BEGIN: &str = "<!-- begin: cargo xtask bench cni --write -->\n";
+fn write(bench: &str, text: &str) -> Result<()> {
     const END: &str = "<!-- end -->";
+    let begin = format!("<!-- begin: cargo xtask bench {bench} --write -->\n");
     let path = build::root().join("docs/BENCHMARKS.md");
     let old = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let parts = old.split_once(BEGIN).and_then(|(before, rest)| {
+    let parts = old.split_once(&begin).and_then(|(before, rest)| {
         let (_, after) = rest.split_once(END)?;
         Some((before, after))
     });
     let (before, after) =
-        parts.with_context(|| format!("{} has no {BEGIN}… {END}", path.display()))?;
-    let new = format!("{before}{BEGIN}\n{text}\n{END}{after}");
+        parts.with_context(|| format!("{} has no {begin}… {END}", path.display()))?;
+    let new = format!("{before}{begin}\n{text}\n{END}{after}");
     fs::write(&path, new).with_context(|| format!("write {}", path.display()))
 }
 

@@ -9,7 +9,9 @@ use super::stats::{Pairs, quantile};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Milliseconds,
-    PairsPerSecond,
+    Seconds,
+    /// So many of these.
+    PerSecond(&'static str),
     Kibibytes,
 }
 
@@ -20,6 +22,10 @@ pub(super) enum Goal {
     Better(f64),
     /// Ours takes at most so many times what the floor takes.
     Within(f64),
+    /// Ours is at least that much, whatever a peer does.
+    AtLeast(f64),
+    /// Ours is at most that much, whatever a peer does.
+    AtMost(f64),
     /// Nothing is promised.
     None,
 }
@@ -41,7 +47,10 @@ impl Line {
             return false;
         };
         let median = quantile(&self.ratios(pairs), 0.5);
+        let ours = quantile(&pairs.ours, 0.5);
         match self.goal {
+            Goal::AtLeast(least) => ours.is_some_and(|ours| ours >= least),
+            Goal::AtMost(most) => ours.is_some_and(|ours| ours <= most),
             Goal::Better(least) => median.is_some_and(|ratio| ratio >= least),
             Goal::Within(most) => median.is_some_and(|ratio| ratio <= most),
             Goal::None => true,
@@ -51,7 +60,7 @@ impl Line {
     fn ratios(&self, pairs: &Pairs) -> Vec<f64> {
         let ratios = pairs.theirs_over_ours();
         match (self.goal, self.unit) {
-            (Goal::Within(_), _) | (_, Unit::PairsPerSecond) => {
+            (Goal::Within(_), _) | (_, Unit::PerSecond(_)) => {
                 ratios.iter().map(|ratio| 1.0 / ratio).collect()
             }
             _ => ratios,
@@ -62,6 +71,8 @@ impl Line {
         let goal = match self.goal {
             Goal::Better(least) => format!("≥ {least}×"),
             Goal::Within(most) => format!("≤ {most}× the time"),
+            Goal::AtLeast(least) => format!("≥ {}", self.amount(least)),
+            Goal::AtMost(most) => format!("≤ {}", self.amount(most)),
             Goal::None => String::new(),
         };
         let pairs = match &self.measured {
@@ -80,7 +91,11 @@ impl Line {
             self.what.clone(),
             self.value(&pairs.ours),
             self.value(&pairs.theirs),
-            format!("{median:.2}× ({low:.2} to {high:.2})"),
+            if ratios.is_empty() {
+                "—".to_owned()
+            } else {
+                format!("{median:.2}× ({low:.2} to {high:.2})")
+            },
             format!("{goal}{missed}"),
         ]
     }
@@ -88,9 +103,19 @@ impl Line {
     fn value(&self, values: &[f64]) -> String {
         let [p50, p95] = [0.5, 0.95].map(|q| quantile(values, q).unwrap_or(f64::NAN));
         match self.unit {
+            _ if values.is_empty() => "—".to_owned(),
             Unit::Milliseconds => format!("{p50:.2} ({p95:.2}) ms"),
-            Unit::PairsPerSecond => format!("{p50:.0} pairs/s"),
-            Unit::Kibibytes => format!("{p50:.0} KiB"),
+            _ => self.amount(p50),
+        }
+    }
+
+    fn amount(&self, value: f64) -> String {
+        match self.unit {
+            Unit::Milliseconds => format!("{value} ms"),
+            Unit::Seconds => format!("{value:.1} s"),
+            Unit::PerSecond(what) => format!("{value:.0} {what}/s"),
+            Unit::Kibibytes if value < 100.0 => format!("{value:.2} KiB"),
+            Unit::Kibibytes => format!("{value:.0} KiB"),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn quantile(values: &[f64], q: f64) -> Option<f64> {
 }
 
 /// Measurements of two programs that took turns: the same place in both lists is the same moment.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Deserialize)]
 pub(super) struct Pairs {
     pub(super) ours: Vec<f64>,
     pub(super) theirs: Vec<f64>,

@@ -1,0 +1,164 @@
+//! gRPC calls at the lowest price: the message is bytes, the answer is counted, and nothing stands between the call and HTTP/2.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use anyhow::{Context as _, Result, bail};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{
+    body::Incoming,
+    client::conn::http2::{Builder, SendRequest},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::{net::TcpStream, task::JoinSet};
+
+/// What is before each message: whether it is compressed, and its length.
+pub(crate) const PREFIX: usize = 5;
+
+/// Large enough that no answer waits for the client's permission.
+const WINDOW: u32 = 64 * 1024 * 1024;
+
+/// A connection. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    _driver: Arc<JoinSet<()>>,
+}
+
+impl Connection {
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
+        Self::with_window(address, WINDOW).await
+    }
+
+    /// A connection that takes so many bytes of an answer before they are read.
+    pub(crate) async fn with_window(address: SocketAddr, window: u32) -> Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(WINDOW)
+            .max_concurrent_streams(1024)
+            .handshake(TokioIo::new(stream))
+            .await
+            .context("begin HTTP/2")?;
+        let mut driver = JoinSet::new();
+        // What goes wrong here, each call on the connection says.
+        driver.spawn(async move { _ = connection.await });
+        Ok(Self {
+            sender,
+            _driver: Arc::new(driver),
+        })
+    }
+
+    pub(crate) async fn several(address: SocketAddr, count: usize) -> Result<Vec<Self>> {
+        let mut connections = Vec::new();
+        for _ in 0..count {
+            connections.push(Self::open(address).await?);
+        }
+        Ok(connections)
+    }
+
+    /// One answer; returns its size.
+    pub(crate) async fn unary(&mut self, path: &str, message: Bytes) -> Result<usize> {
+        let mut answer = self.send(path, message).await?;
+        let mut size = 0;
+        let mut done = false;
+        while let Some(frame) = answer.frame().await {
+            let frame = frame.context("read an answer")?;
+            if let Some(data) = frame.data_ref() {
+                size += data.len();
+            } else if let Some(trailers) = frame.trailers_ref() {
+                succeeded(path, trailers)?;
+                done = true;
+            }
+        }
+        if !done {
+            bail!("{path}: an answer without a status");
+        }
+        Ok(size)
+    }
+
+    /// Many answers.
+    pub(crate) async fn stream(&mut self, path: &str, message: Bytes) -> Result<Answers> {
+        let body = self.send(path, message).await?;
+        Ok(Answers {
+            body,
+            skip: 0,
+            prefix: BytesMut::with_capacity(PREFIX),
+        })
+    }
+
+    async fn send(&mut self, path: &str, message: Bytes) -> Result<Incoming> {
+        self.sender.ready().await?;
+        let request = Request::post(format!("http://bench{path}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(Full::new(message))?;
+        let answer = self.sender.send_request(request).await.context("call")?;
+        if answer.headers().contains_key("grpc-status") {
+            succeeded(path, answer.headers())?;
+        }
+        Ok(answer.into_body())
+    }
+}
+
+/// A stream of messages, which are counted.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    body: Incoming,
+    /// Bytes of the current message that are still to come.
+    skip: usize,
+    /// What is there of the next prefix.
+    prefix: BytesMut,
+}
+
+impl Answers {
+    /// Waits for more, and returns how many messages were begun.
+    pub(crate) async fn next(&mut self) -> Result<u64> {
+        let frame = self.body.frame().await.context("the stream ended")??;
+        let Some(data) = frame.data_ref() else {
+            bail!("the stream ended: {:?}", frame.trailers_ref());
+        };
+        let mut data = &data[..];
+        let mut begun = 0;
+        loop {
+            let skipped = self.skip.min(data.len());
+            self.skip -= skipped;
+            data = &data[skipped..];
+            let wanted = (PREFIX - self.prefix.len()).min(data.len());
+            self.prefix.put_slice(&data[..wanted]);
+            data = &data[wanted..];
+            if self.prefix.len() < PREFIX {
+                return Ok(begun);
+            }
+            let length = [
+                self.prefix[1],
+                self.prefix[2],
+                self.prefix[3],
+                self.prefix[4],
+            ];
+            self.skip = usize::try_from(u32::from_be_bytes(length))?;
+            self.prefix.clear();
+            begun += 1;
+        }
+    }
+}
+
+/// A message with its prefix.
+pub(crate) fn framed(message: &impl Message) -> Result<Bytes> {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(PREFIX + length);
+    bytes.put_u8(0);
+    bytes.put_u32(u32::try_from(length)?);
+    message.encode(&mut bytes)?;
+    Ok(bytes.freeze())
+}
+
+fn succeeded(path: &str, trailers: &HeaderMap) -> Result<()> {
+    match trailers.get("grpc-status").map(http::HeaderValue::as_bytes) {
+        Some(b"0") => Ok(()),
+        _ => bail!("{path}: {trailers:?}"),
+    }
+}

@@ -1,0 +1,91 @@
+//! Calls one after another by several callers at once, for a while.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use bytes::Bytes;
+use futures::future::try_join_all;
+
+use crate::call::Connection;
+
+/// How many connections so many callers share.
+pub(crate) fn connections(callers: usize) -> usize {
+    callers.min(64)
+}
+
+/// Someone to call, and what to say. Each call gets a number that no other has.
+pub(crate) struct Target {
+    connections: Vec<Connection>,
+    path: String,
+    message: Box<dyn Fn(u32) -> Bytes>,
+    next: AtomicU32,
+}
+
+impl Target {
+    pub(crate) fn new(
+        connections: Vec<Connection>,
+        path: impl Into<String>,
+        message: impl Fn(u32) -> Bytes + 'static,
+    ) -> Self {
+        Self {
+            connections,
+            path: path.into(),
+            message: Box::new(message),
+            next: AtomicU32::new(0),
+        }
+    }
+
+    /// Calls for this long; returns the calls per second. The first tenth of the time is not counted.
+    pub(crate) async fn rate(&self, callers: usize, lasting: Duration) -> Result<f64> {
+        let begin = Instant::now() + lasting / 10;
+        let end = begin + lasting;
+        let caller = |caller: usize| async move {
+            let mut connection = self.connection(caller);
+            let mut counted = 0_u32;
+            loop {
+                self.call(&mut connection).await?;
+                let now = Instant::now();
+                if now >= end {
+                    return anyhow::Ok(counted);
+                }
+                counted += u32::from(now >= begin);
+            }
+        };
+        let counted = try_join_all((0..callers).map(caller)).await?;
+        let counted: u32 = counted.iter().sum();
+        Ok(f64::from(counted) / lasting.as_secs_f64())
+    }
+
+    /// Makes so many calls, and returns how many seconds they took.
+    pub(crate) async fn times(&self, callers: usize, calls: u32) -> Result<f64> {
+        let begin = Instant::now();
+        let last = self.next.load(Ordering::Relaxed).saturating_add(calls);
+        let caller = |caller: usize| async move {
+            let mut connection = self.connection(caller);
+            while self.next.load(Ordering::Relaxed) < last {
+                self.call(&mut connection).await?;
+            }
+            anyhow::Ok(())
+        };
+        try_join_all((0..callers).map(caller)).await?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// How many calls were made.
+    pub(crate) fn made(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    async fn call(&self, connection: &mut Connection) -> Result<usize> {
+        // All of it runs on one thread.
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        connection.unary(&self.path, (self.message)(number)).await
+    }
+
+    fn connection(&self, caller: usize) -> Connection {
+        self.connections[caller % self.connections.len()].clone()
+    }
+}

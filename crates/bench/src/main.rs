@@ -1,0 +1,159 @@
+//! `cargo xtask bench apiserver` in figures: load on the API server, on etcd, and on a gRPC server that does nothing, by turns.
+//!
+//! What is measured comes out as one JSON object for each line; what it is worth, and what was promised, is for xtask to say. The
+//! load must not be what is measured: requests are made once and patched, answers are counted and never decoded.
+
+mod call;
+mod empty;
+mod etcd;
+mod load;
+mod pods;
+mod reads;
+mod server;
+mod start;
+mod watches;
+mod writes;
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use serde_json::json;
+
+/// Measures the API server beside etcd and an empty gRPC call. Started by `cargo xtask bench apiserver`.
+#[derive(Debug, Parser)]
+struct Args {
+    /// What to measure; without any, everything.
+    #[arg(value_enum)]
+    rows: Vec<Row>,
+    /// The program `podplane`.
+    #[arg(long, required_unless_present = "serve_empty")]
+    podplane: Option<PathBuf>,
+    /// A directory for the data of all servers.
+    #[arg(long, required_unless_present = "serve_empty")]
+    dir: Option<PathBuf>,
+    /// A few rounds only.
+    #[arg(long)]
+    quick: bool,
+    /// Be the server that does nothing.
+    #[arg(long, hide = true)]
+    serve_empty: Option<SocketAddr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Row {
+    Create1,
+    Create16,
+    Create256,
+    Get,
+    List,
+    Watch,
+    Memory,
+    Start,
+}
+
+/// What every row needs to know.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    podplane: PathBuf,
+    dir: PathBuf,
+    quick: bool,
+}
+
+impl Bench {
+    /// As many as that, or a few.
+    fn rounds(&self, rounds: usize) -> usize {
+        if self.quick { rounds.min(2) } else { rounds }
+    }
+
+    /// As many as that, or a tenth.
+    fn many(&self, count: u32) -> u32 {
+        if self.quick { count / 10 } else { count }
+    }
+
+    /// A new directory for one row.
+    fn row_dir(&self, row: &str) -> Result<PathBuf> {
+        let dir = self.dir.join(row);
+        std::fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    fn podplane(&self) -> &Path {
+        &self.podplane
+    }
+}
+
+/// A line of the table: ours and the peer's, at the same place in both lists the same moment. An empty list has no peer.
+#[derive(Debug)]
+pub(crate) struct Line {
+    name: String,
+    ours: Vec<f64>,
+    theirs: Vec<f64>,
+}
+
+impl Line {
+    pub(crate) fn new(name: impl Into<String>, ours: Vec<f64>, theirs: Vec<f64>) -> Self {
+        Self {
+            name: name.into(),
+            ours,
+            theirs,
+        }
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    // One thread for the load, so that the servers have the rest of the machine.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    if let Some(address) = args.serve_empty {
+        empty::serve(address)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bench = Bench {
+        podplane: args.podplane.unwrap_or_default(),
+        dir: args.dir.unwrap_or_default(),
+        quick: args.quick,
+    };
+    let rows = if args.rows.is_empty() {
+        Row::value_variants().to_vec()
+    } else {
+        args.rows
+    };
+    for row in rows {
+        let measured = runtime.block_on(measure(row, &bench));
+        match measured {
+            Ok(lines) => lines.iter().for_each(print),
+            Err(error) => say(&json!({"row": format!("{row:?}"), "error": format!("{error:#}")})),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(row: Row, bench: &Bench) -> Result<Vec<Line>> {
+    match row {
+        Row::Create1 => writes::create(bench, 1).await,
+        Row::Create16 => writes::create(bench, 16).await,
+        Row::Create256 => writes::create(bench, 256).await,
+        Row::Get => reads::get(bench).await,
+        Row::List => reads::list(bench).await,
+        Row::Watch => watches::watch(bench).await,
+        Row::Memory => start::memory(bench).await,
+        Row::Start => start::cold(bench).await,
+    }
+}
+
+fn print(line: &Line) {
+    let Line { name, ours, theirs } = line;
+    say(&json!({"line": name, "ours": ours, "theirs": theirs}));
+}
+
+#[expect(clippy::print_stdout, reason = "the measurements are its output")]
+fn say(line: &serde_json::Value) {
+    println!("{line}");
+}

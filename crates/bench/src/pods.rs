@@ -1,0 +1,168 @@
+//! The objects: pods of 1 KiB as they are stored, and values of as many bytes for etcd.
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use podplane_api::{
+    Object,
+    core::{Namespace, Node, Pod},
+};
+use podplane_proto::{
+    codec,
+    wire::{GetRequest, ListRequest, Verb, WatchRequest, WriteRequest, method_path},
+};
+use serde_json::{Value, json};
+
+use crate::{call::framed, etcd};
+
+/// The bytes of a stored pod, and of a value in etcd.
+pub(crate) const SIZE: usize = 1024;
+
+const NAMESPACE: &str = "default";
+
+/// A request that differs from the next only in the digits of a name.
+#[derive(Debug)]
+pub(crate) struct Template {
+    bytes: Bytes,
+    /// Where the digits are.
+    digits: usize,
+}
+
+const DIGITS: usize = 7;
+const PLACEHOLDER: &str = "x-0000000";
+
+impl Template {
+    fn new(bytes: Bytes) -> Result<Self> {
+        let at = bytes
+            .windows(PLACEHOLDER.len())
+            .position(|window| window == PLACEHOLDER.as_bytes())
+            .context("a request without the name")?;
+        Ok(Self {
+            bytes,
+            digits: at + PLACEHOLDER.len() - DIGITS,
+        })
+    }
+
+    /// The request with this number.
+    pub(crate) fn with(&self, number: u32) -> Bytes {
+        let mut bytes = self.bytes.to_vec();
+        let digits = format!("{number:0DIGITS$}");
+        bytes[self.digits..self.digits + DIGITS].copy_from_slice(digits.as_bytes());
+        bytes.into()
+    }
+}
+
+pub(crate) fn create_path<K: Object>() -> String {
+    method_path::<K>(&Verb::Create.method::<K>())
+}
+
+pub(crate) fn get_path() -> String {
+    method_path::<Pod>(&Verb::Get.method::<Pod>())
+}
+
+pub(crate) fn get_namespace_path() -> String {
+    method_path::<Namespace>(&Verb::Get.method::<Namespace>())
+}
+
+pub(crate) fn list_path() -> String {
+    method_path::<Pod>(&Verb::List.method::<Pod>())
+}
+
+pub(crate) fn watch_path() -> String {
+    method_path::<Pod>(&Verb::Watch.method::<Pod>())
+}
+
+/// Creates a pod.
+pub(crate) fn create() -> Result<Template> {
+    create_of::<Pod>(&pod())
+}
+
+/// Creates a node.
+pub(crate) fn create_node() -> Result<Template> {
+    create_of::<Node>(&json!({
+        "metadata": {"name": PLACEHOLDER, "labels": {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}},
+        "spec": {},
+        "status": {"capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"}},
+    }))
+}
+
+fn create_of<K: Object>(json: &Value) -> Result<Template> {
+    let object = codec::encode(&K::from_json(json.clone())?)?;
+    Template::new(framed(&WriteRequest {
+        object: Some(object),
+    })?)
+}
+
+pub(crate) fn get() -> Result<Template> {
+    Template::new(framed(&GetRequest {
+        namespace: NAMESPACE.to_owned(),
+        name: PLACEHOLDER.to_owned(),
+    })?)
+}
+
+pub(crate) fn get_namespace() -> Result<Bytes> {
+    framed(&GetRequest {
+        namespace: String::new(),
+        name: NAMESPACE.to_owned(),
+    })
+}
+
+pub(crate) fn list() -> Result<Bytes> {
+    framed(&ListRequest {
+        namespace: NAMESPACE.to_owned(),
+        ..ListRequest::default()
+    })
+}
+
+pub(crate) fn watch() -> Result<Bytes> {
+    framed(&WatchRequest {
+        namespace: NAMESPACE.to_owned(),
+        ..WatchRequest::default()
+    })
+}
+
+/// What a user writes, with enough beside it that the stored object has [`SIZE`] bytes: with what the server adds, these are 1024.
+fn pod() -> Value {
+    json!({
+        "metadata": {
+            "name": PLACEHOLDER, "namespace": NAMESPACE,
+            "labels": {"app": "web", "tier": "frontend"},
+            "annotations": {"example.com/owner": "x".repeat(PADDING)},
+        },
+        "spec": {
+            "containers": [{
+                "name": "web", "image": "registry.k8s.io/pause:3.10",
+                "ports": [{"name": "http", "containerPort": 8080}],
+                "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}},
+            }],
+        },
+    })
+}
+
+const PADDING: usize = 100;
+
+const KEY: &str = "/registry/pods/default/";
+
+/// The value at the pod's key in etcd.
+pub(crate) fn etcd_put() -> Result<Template> {
+    Template::new(framed(&etcd::PutRequest {
+        key: format!("{KEY}{PLACEHOLDER}").into_bytes(),
+        value: vec![b'x'; SIZE],
+        ..etcd::PutRequest::default()
+    })?)
+}
+
+pub(crate) fn etcd_get() -> Result<Template> {
+    Template::new(framed(&etcd::RangeRequest {
+        key: format!("{KEY}{PLACEHOLDER}").into_bytes(),
+        ..etcd::RangeRequest::default()
+    })?)
+}
+
+pub(crate) fn etcd_list() -> Result<Bytes> {
+    framed(&etcd::RangeRequest {
+        key: KEY.as_bytes().to_vec(),
+        // One after the last key that begins so.
+        range_end: KEY.replace("default/", "default0").into_bytes(),
+        ..etcd::RangeRequest::default()
+    })
+}

@@ -1,0 +1,95 @@
+//! Gets and lists.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use podplane_api::core::Pod;
+
+use crate::{
+    Bench, Line,
+    call::Connection,
+    etcd,
+    load::{Target, connections},
+    pods,
+    server::Server,
+};
+
+const LASTING: Duration = Duration::from_secs(1);
+const PODS: u32 = 10_000;
+const WRITERS: usize = 64;
+
+/// Our server and etcd, each with the same number of pods.
+async fn filled(bench: &Bench, row: &str, pods: u32) -> Result<[Server; 2]> {
+    let dir = bench.row_dir(row)?;
+    let servers = [
+        Server::podplane(bench, &dir).await?,
+        Server::etcd(&dir).await?,
+    ];
+    let [ours, theirs] = &servers;
+    let (pod, put) = (pods::create()?, pods::etcd_put()?);
+    let open = |server: &Server| Connection::several(server.address, connections(WRITERS));
+    let create = Target::new(open(ours).await?, pods::create_path::<Pod>(), move |n| {
+        pod.with(n)
+    });
+    create.times(WRITERS, pods).await?;
+    let put = Target::new(open(theirs).await?, etcd::PUT, move |n| put.with(n));
+    put.times(WRITERS, create.made()).await?;
+    Ok(servers)
+}
+
+/// One object at a time.
+pub(crate) async fn get(bench: &Bench) -> Result<Vec<Line>> {
+    const FEW: u32 = 1_000;
+    let [ours, theirs] = filled(bench, "get", FEW).await?;
+    let mut lines = Vec::new();
+    for readers in [1, 16, 256] {
+        let open = |server: &Server| Connection::several(server.address, connections(readers));
+        let (get, range) = (pods::get()?, pods::etcd_get()?);
+        let targets = [
+            Target::new(open(&ours).await?, pods::get_path(), move |n| {
+                get.with(n % FEW)
+            }),
+            Target::new(open(&theirs).await?, etcd::RANGE, move |n| {
+                range.with(n % FEW)
+            }),
+        ];
+        let mut rates = [const { Vec::new() }; 2];
+        for round in 0..bench.rounds(5) {
+            for turn in 0..targets.len() {
+                let who = (round + turn) % targets.len();
+                rates[who].push(targets[who].rate(readers, LASTING).await?);
+            }
+        }
+        let [ours, theirs] = rates;
+        lines.push(Line::new(format!("get-{readers}"), ours, theirs));
+    }
+    Ok(lines)
+}
+
+/// All of ten thousand, in milliseconds.
+pub(crate) async fn list(bench: &Bench) -> Result<Vec<Line>> {
+    let [ours, theirs] = filled(bench, "list", PODS).await?;
+    let mut connections = [
+        Connection::open(ours.address).await?,
+        Connection::open(theirs.address).await?,
+    ];
+    let requests = [pods::list()?, pods::etcd_list()?];
+    let paths = [pods::list_path(), etcd::RANGE.to_owned()];
+    let mut times = [const { Vec::new() }; 2];
+    for round in 0..bench.rounds(30) {
+        for turn in 0..2 {
+            let who = (round + turn) % 2;
+            let begun = Instant::now();
+            let size = connections[who]
+                .unary(&paths[who], requests[who].clone())
+                .await?;
+            times[who].push(begun.elapsed().as_secs_f64() * 1e3);
+            ensure!(size > 5_000_000, "{size} bytes are no list of {PODS} pods");
+        }
+    }
+    let [ours, theirs] = times;
+    Ok(vec![
+        Line::new("list-etcd", ours.clone(), theirs),
+        Line::new("list", ours, Vec::new()),
+    ])
+}

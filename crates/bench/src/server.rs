@@ -1,0 +1,130 @@
+//! The servers, as processes that end with this one's interest in them.
+
+use std::{
+    fs::{self, File},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{Bench, call::Connection};
+
+/// How long a server may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// podplane's API server with sled, in `dir`.
+    pub(crate) async fn podplane(bench: &Bench, dir: &Path) -> Result<Self> {
+        let address = free_address()?;
+        let mut command = Command::new(bench.podplane());
+        command
+            .args(["apiserver", "--listen", &address.to_string(), "--data-dir"])
+            .arg(dir.join("podplane"));
+        Self::start(command, address, dir, "podplane").await
+    }
+
+    /// etcd as it comes, in `dir`.
+    pub(crate) async fn etcd(dir: &Path) -> Result<Self> {
+        let (address, peers) = (free_address()?, free_address()?);
+        let mut command = Command::new("etcd");
+        let (url, peer_url) = (format!("http://{address}"), format!("http://{peers}"));
+        command
+            .args([
+                "--listen-client-urls",
+                &url,
+                "--advertise-client-urls",
+                &url,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer_url,
+                "--initial-advertise-peer-urls",
+                &peer_url,
+            ])
+            .args(["--initial-cluster", &format!("default={peer_url}")])
+            // Its own limit of 2 GiB is not what is measured.
+            .args(["--quota-backend-bytes", "8589934592", "--data-dir"])
+            .arg(dir.join("etcd"));
+        Self::start(command, address, dir, "etcd").await
+    }
+
+    /// The one that does nothing.
+    pub(crate) async fn empty(dir: &Path) -> Result<Self> {
+        let address = free_address()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--serve-empty", &address.to_string()]);
+        Self::start(command, address, dir, "empty").await
+    }
+
+    async fn start(
+        mut command: Command,
+        address: SocketAddr,
+        dir: &Path,
+        name: &str,
+    ) -> Result<Self> {
+        let log = File::create(dir.join(format!("{name}.log")))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = command.spawn().with_context(|| format!("start {name}"))?;
+        let mut server = Self { child, address };
+        server.listening().await.with_context(|| {
+            let log = fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
+            format!("{name} does not serve: {log}")
+        })?;
+        Ok(server)
+    }
+
+    async fn listening(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        while Connection::open(self.address).await.is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("it ended: {status}");
+            }
+            if begun.elapsed() > PATIENCE {
+                bail!("nobody listens at {}", self.address);
+            }
+            tokio::time::sleep(Duration::from_micros(500)).await;
+        }
+        Ok(())
+    }
+
+    /// Its resident memory in KiB.
+    pub(crate) fn memory(&self) -> Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        Ok(number.context("a process without VmRSS")?.parse()?)
+    }
+
+    /// Ends it, without giving it time to put anything in order.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+fn free_address() -> Result<SocketAddr> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    Ok(listener.local_addr()?)
+}

@@ -1,0 +1,86 @@
+//! Starting: with nothing, and with much; and what much costs in memory.
+
+use std::{fs, time::Instant};
+
+use anyhow::Result;
+use podplane_api::core::{Node, Pod};
+
+use crate::{
+    Bench, Line,
+    call::Connection,
+    etcd,
+    load::{Target, connections},
+    pods,
+    server::Server,
+};
+
+const PODS: u32 = 150_000;
+const NODES: u32 = 5_000;
+const WRITERS: usize = 256;
+
+/// KiB for each pod, as written and as loaded by the next process; and the seconds that loading takes.
+pub(crate) async fn memory(bench: &Bench) -> Result<Vec<Line>> {
+    let dir = bench.row_dir("memory")?;
+    let server = Server::podplane(bench, &dir).await?;
+    first_answer(&server).await?;
+    let empty = server.memory()?;
+    let (pod, node) = (pods::create()?, pods::create_node()?);
+    let open = || Connection::several(server.address, connections(WRITERS));
+    let create = Target::new(open().await?, pods::create_path::<Pod>(), move |n| {
+        pod.with(n)
+    });
+    create.times(WRITERS, bench.many(PODS)).await?;
+    let pods = f64::from(create.made());
+    let written = (server.memory()? - empty) / pods;
+    let create = Target::new(open().await?, pods::create_path::<Node>(), move |n| {
+        node.with(n)
+    });
+    create.times(WRITERS, bench.many(NODES)).await?;
+    drop(create);
+    server.end()?;
+
+    let (mut loads, mut loaded) = (Vec::new(), Vec::new());
+    for _ in 0..bench.rounds(3) {
+        let begun = Instant::now();
+        let server = Server::podplane(bench, &dir).await?;
+        first_answer(&server).await?;
+        loads.push(begun.elapsed().as_secs_f64());
+        loaded.push((server.memory()? - empty) / pods);
+        server.end()?;
+    }
+    Ok(vec![
+        Line::new("memory-written", vec![written], Vec::new()),
+        Line::new("memory-loaded", loaded, Vec::new()),
+        Line::new("load", loads, Vec::new()),
+    ])
+}
+
+/// Milliseconds from the start of the process to its first answer, with an empty directory; beside etcd's.
+pub(crate) async fn cold(bench: &Bench) -> Result<Vec<Line>> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..bench.rounds(20) {
+        let dir = bench.row_dir(&format!("start-{round}"))?;
+        let begun = Instant::now();
+        let server = Server::podplane(bench, &dir).await?;
+        first_answer(&server).await?;
+        ours.push(begun.elapsed().as_secs_f64() * 1e3);
+        server.end()?;
+        let begun = Instant::now();
+        let server = Server::etcd(&dir).await?;
+        let mut connection = Connection::open(server.address).await?;
+        connection
+            .unary(etcd::RANGE, pods::etcd_get()?.with(0))
+            .await?;
+        theirs.push(begun.elapsed().as_secs_f64() * 1e3);
+        server.end()?;
+        fs::remove_dir_all(dir)?;
+    }
+    Ok(vec![Line::new("start", ours, theirs)])
+}
+
+async fn first_answer(server: &Server) -> Result<()> {
+    let mut connection = Connection::open(server.address).await?;
+    let path = pods::get_namespace_path();
+    connection.unary(&path, pods::get_namespace()?).await?;
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! One writer, and many who watch.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use futures::future::{join, try_join_all};
+use podplane_api::core::Pod;
+
+use crate::{
+    Bench, Line,
+    call::{Answers, Connection},
+    load::Target,
+    pods,
+    server::Server,
+};
+
+const WATCHERS: usize = 1_000;
+const CONNECTIONS: usize = 50;
+const EVENTS: u32 = 2_000;
+/// What a watcher that reads nothing lets the server send.
+const SMALL_WINDOW: u32 = 65_535;
+
+/// Deliveries per second: without stalled watchers, and with a tenth as many more that never read.
+pub(crate) async fn watch(bench: &Bench) -> Result<Vec<Line>> {
+    let dir = bench.row_dir("watch")?;
+    let server = Server::podplane(bench, &dir).await?;
+    let pod = pods::create()?;
+    let writer = Connection::several(server.address, 1).await?;
+    let create = Target::new(writer, pods::create_path::<Pod>(), move |n| pod.with(n));
+
+    let mut connections = Connection::several(server.address, CONNECTIONS).await?;
+    let mut watches = open(&mut connections, WATCHERS).await?;
+    let events = bench.many(EVENTS);
+    let mut free = Vec::new();
+    for _ in 0..bench.rounds(5) {
+        free.push(deliveries(&create, &mut watches, events).await?);
+    }
+    let mut deaf = Vec::new();
+    for _ in 0..CONNECTIONS {
+        deaf.push(Connection::with_window(server.address, SMALL_WINDOW).await?);
+    }
+    let stalled = open(&mut deaf, WATCHERS / 10).await?;
+    // They get what was there, and then nobody reads on.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut beside = Vec::new();
+    for _ in 0..bench.rounds(5) {
+        beside.push(deliveries(&create, &mut watches, events).await?);
+    }
+    drop(stalled);
+    Ok(vec![
+        Line::new("watch", free.clone(), Vec::new()),
+        Line::new("watch-stalled", beside, free),
+    ])
+}
+
+async fn open(connections: &mut [Connection], count: usize) -> Result<Vec<Answers>> {
+    let mut watches = Vec::new();
+    for number in 0..count {
+        let connection = &mut connections[number % CONNECTIONS];
+        watches.push(
+            connection
+                .stream(&pods::watch_path(), pods::watch()?)
+                .await?,
+        );
+    }
+    Ok(watches)
+}
+
+/// Writes so many pods as fast as one writer can, until every watch has all of them.
+async fn deliveries(create: &Target, watches: &mut [Answers], events: u32) -> Result<f64> {
+    let delivered = AtomicU64::new(0);
+    let begun = Instant::now();
+    let read = try_join_all(watches.iter_mut().map(|watch| async {
+        let mut seen = 0;
+        while seen < u64::from(events) {
+            seen += watch.next().await?;
+        }
+        delivered.fetch_add(seen, Ordering::Relaxed);
+        anyhow::Ok(())
+    }));
+    let (written, read) = join(create.times(1, events), read).await;
+    written?;
+    read?;
+    #[expect(clippy::cast_precision_loss, reason = "a few million")]
+    let delivered = delivered.into_inner() as f64;
+    Ok(delivered / begun.elapsed().as_secs_f64())
+}

@@ -1,0 +1,52 @@
+//! Durable creates.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use podplane_api::core::Pod;
+
+use crate::{
+    Bench, Line,
+    call::Connection,
+    empty, etcd,
+    load::{Target, connections},
+    pods,
+    server::Server,
+};
+
+const LASTING: Duration = Duration::from_millis(1500);
+
+/// Creates by so many writers, beside etcd's put of as many bytes, and beside the empty call.
+pub(crate) async fn create(bench: &Bench, writers: usize) -> Result<Vec<Line>> {
+    let dir = bench.row_dir(&format!("create-{writers}"))?;
+    let servers = [
+        Server::podplane(bench, &dir).await?,
+        Server::etcd(&dir).await?,
+        Server::empty(&dir).await?,
+    ];
+    let [ours, theirs, nothing] = &servers;
+    let open = |server: &Server| Connection::several(server.address, connections(writers));
+    let (pod, put) = (pods::create()?, pods::etcd_put()?);
+    let targets = [
+        Target::new(open(ours).await?, pods::create_path::<Pod>(), move |n| {
+            pod.with(n)
+        }),
+        Target::new(open(theirs).await?, etcd::PUT, move |n| put.with(n)),
+        Target::new(open(nothing).await?, empty::PATH, |_| {
+            Bytes::from_static(&[0; 5])
+        }),
+    ];
+    let mut rates = [const { Vec::new() }; 3];
+    for round in 0..bench.rounds(7) {
+        for turn in 0..targets.len() {
+            let who = (round + turn) % targets.len();
+            rates[who].push(targets[who].rate(writers, LASTING).await?);
+        }
+    }
+    let [ours, theirs, nothing] = rates;
+    Ok(vec![
+        Line::new(format!("create-{writers}-etcd"), ours.clone(), theirs),
+        Line::new(format!("create-{writers}-empty"), ours, nothing),
+    ])
+}

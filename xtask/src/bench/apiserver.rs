@@ -1,0 +1,233 @@
+//! `cargo xtask bench apiserver`: what the program `podplane-bench` measures, and what was promised of it.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use super::{
+    Options, circumstances, finish, name, note,
+    report::{Goal, Line, Unit},
+    said, sandbox,
+    stats::Pairs,
+};
+use crate::build::{self, release_dir};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Row {
+    /// durable creates of a 1 KiB pod by one writer, beside etcd's put and the empty call
+    Create1,
+    /// the same by 16 writers
+    Create16,
+    /// the same by 256 writers
+    Create256,
+    /// gets by 1, 16 and 256 readers, beside etcd's range of one key
+    Get,
+    /// a list of 10,000 pods, beside etcd's range of as many keys
+    List,
+    /// one writer and 1,000 watchers, and the same beside watchers that never read
+    Watch,
+    /// memory of 150,000 pods and 5,000 nodes, and how long they take to load
+    Memory,
+    /// the first start, to the first answer
+    Start,
+}
+
+/// What `podplane-bench` says: a line of the table, or why there is none.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Said {
+    Line {
+        line: String,
+        #[serde(flatten)]
+        pairs: Pairs,
+    },
+    Failed {
+        row: String,
+        error: String,
+    },
+}
+
+/// Measures, in namespaces of its own.
+pub(super) fn run(options: &Options<Row>) -> Result<()> {
+    match &options.inside {
+        Some(dir) => measure(options, dir),
+        None => {
+            if !Path::new("/usr/bin/etcd").exists() {
+                bail!("/usr/bin/etcd is missing: apt-get install etcd-server");
+            }
+            build::run(build::cargo().args(["build", "--release", "--package", "podplane-cli"]))?;
+            build::run(build::cargo().args(["build", "--release", "--package", "podplane-bench"]))?;
+            sandbox::enter()
+        }
+    }
+}
+
+fn measure(options: &Options<Row>, dir: &Path) -> Result<()> {
+    sandbox::prepare()?;
+    build::run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
+    let before = Processors::now()?;
+    let mut lines = Vec::new();
+    for row in options.rows() {
+        note(&format!("{} …", name(row)));
+        lines.extend(measure_row(row, options.quick, dir)?);
+    }
+    let others = Processors::now()?.others_since(&before);
+    let text = format!(
+        "{} {}.\n\
+         Other programs had {others:.0} % of the processors meanwhile. Rates and times are medians of the rounds, in which the sides took turns; a ratio is the \
+         median of the ratios round by round (its quartiles), above 1 is better.",
+        circumstances("data", dir)?,
+        etcd_version(),
+    );
+    finish("apiserver", &text, &lines, options.write)
+}
+
+fn measure_row(row: Row, quick: bool, dir: &Path) -> Result<Vec<Line>> {
+    let mut program = Command::new(release_dir().join("podplane-bench"));
+    program
+        .arg(name(row))
+        .arg("--podplane")
+        .arg(release_dir().join("podplane"))
+        .arg("--dir")
+        .arg(dir)
+        .args(quick.then_some("--quick"))
+        .stdout(Stdio::piped());
+    let mut child = program.spawn().context("start podplane-bench")?;
+    let output = child.stdout.take().context("its output")?;
+    let mut lines = Vec::new();
+    for line in BufReader::new(output).lines() {
+        let line = line.context("read from podplane-bench")?;
+        lines.push(
+            match serde_json::from_str(&line).context("what podplane-bench says")? {
+                Said::Line { line, pairs } => promised(&line, Ok(pairs)),
+                Said::Failed { row, error } => promised(&row, Err(anyhow!(error))),
+            },
+        );
+    }
+    let status = child.wait().context("wait for podplane-bench")?;
+    if lines.is_empty() || !status.success() {
+        lines.push(promised(
+            &name(row),
+            Err(anyhow!("podplane-bench: {status}")),
+        ));
+    }
+    Ok(lines)
+}
+
+/// The targets. Creates and gets count calls; the number of connections is the number of callers, 64 at most.
+fn promised(line: &str, measured: Result<Pairs>) -> Line {
+    use Goal::{AtLeast, AtMost, Better};
+    let (creates, gets) = (Unit::PerSecond("creates"), Unit::PerSecond("gets"));
+    let (what, unit, goal) = match line {
+        "create-1-etcd" => ("create, 1 writer; peer: etcd put", creates, Better(1.2)),
+        "create-16-etcd" => ("create, 16 writers; peer: etcd put", creates, Better(1.5)),
+        "create-256-etcd" => (
+            "create, 256 writers, 64 connections; peer: etcd put",
+            creates,
+            Better(1.2),
+        ),
+        "create-1-empty" => ("create, 1 writer; peer: empty call", creates, Goal::None),
+        "create-16-empty" => ("create, 16 writers; peer: empty call", creates, Goal::None),
+        "create-256-empty" => (
+            "create, 256 writers, 64 connections; peer: empty call",
+            creates,
+            Better(0.8),
+        ),
+        "get-1" => ("get, 1 reader; peer: etcd range", gets, Better(1.5)),
+        "get-16" => ("get, 16 readers; peer: etcd range", gets, Better(1.5)),
+        "get-256" => (
+            "get, 256 readers, 64 connections; peer: etcd range",
+            gets,
+            Better(1.5),
+        ),
+        "list-etcd" => (
+            "list of 10,000 pods; peer: etcd range",
+            Unit::Milliseconds,
+            Better(1.5),
+        ),
+        "list" => ("list of 10,000 pods", Unit::Milliseconds, AtMost(40.0)),
+        "watch" => (
+            "1 writer, 1,000 watchers on 50 connections",
+            Unit::PerSecond("deliveries"),
+            AtLeast(500_000.0),
+        ),
+        "watch-stalled" => (
+            "the same beside 100 watchers that never read; peer: without them",
+            Unit::PerSecond("deliveries"),
+            Goal::None,
+        ),
+        "memory-written" => (
+            "memory for each of 150,000 pods, written",
+            Unit::Kibibytes,
+            AtMost(3.0),
+        ),
+        "memory-loaded" => (
+            "memory for each of 150,000 pods, loaded",
+            Unit::Kibibytes,
+            AtMost(3.0),
+        ),
+        "load" => (
+            "restart with 150,000 pods and 5,000 nodes",
+            Unit::Seconds,
+            AtMost(10.0),
+        ),
+        "start" => ("first start; peer: etcd", Unit::Milliseconds, AtMost(50.0)),
+        other => (other, Unit::Milliseconds, Goal::None),
+    };
+    Line {
+        what: what.to_owned(),
+        unit,
+        goal,
+        measured,
+    }
+}
+
+fn etcd_version() -> String {
+    format!(
+        "etcd {}",
+        said("dpkg-query", &["-W", "-f", "${Version}", "etcd-server"])
+    )
+}
+
+/// What the processors did so far, in ticks.
+struct Processors {
+    all: u64,
+    busy: u64,
+    /// This program and its children.
+    own: u64,
+}
+
+impl Processors {
+    fn now() -> Result<Self> {
+        let numbers = |text: &str| -> Vec<u64> {
+            text.split_whitespace()
+                .filter_map(|word| word.parse().ok())
+                .collect()
+        };
+        let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+        let ticks = numbers(stat.lines().next().unwrap_or_default());
+        let own = fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
+        // After the name, which may hold spaces: proc_pid_stat(5), fields 14 to 17.
+        let own = own.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let own: Vec<&str> = own.split_whitespace().skip(11).take(4).collect();
+        Ok(Self {
+            all: ticks.iter().take(8).sum(),
+            // All but idle and waiting for the disk.
+            busy: ticks.iter().take(8).sum::<u64>() - ticks.iter().skip(3).take(2).sum::<u64>(),
+            own: numbers(&own.join(" ")).iter().sum(),
+        })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    fn others_since(&self, before: &Self) -> f64 {
+        let others = (self.busy - before.busy).saturating_sub(self.own - before.own);
+        100.0 * others as f64 / (self.all - before.all).max(1) as f64
+    }
+}
