@@ -7,7 +7,11 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{self, BoxFuture},
+    stream,
+};
 use podplane_api::{ObjectKey, Scope, core::Namespace, jiff::Timestamp};
 use podplane_proto::error::{ApiError, Reason};
 use podplane_store::{Prefix, Revision, StoreError};
@@ -96,20 +100,21 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Makes the namespaces that are always there, where they are not.
+    /// Makes the namespaces that are always there, where they are not. All at once, so that they share a sync of the disk.
     pub(crate) async fn create_system_namespaces(&self) -> Result<(), ApiError> {
-        for name in SYSTEM_NAMESPACES {
+        let create = async |name: &str| {
             // Asked first, so that a server whose disk is full still starts, and serves reads.
             if self.namespaces.get(&ObjectKey::new("", name)).await.is_ok() {
-                continue;
+                return Ok(());
             }
             let mut namespace = Namespace::default();
             namespace.metadata.name = Some(name.to_owned());
             match self.namespaces.create(namespace, &Write::default()).await {
-                Err(error) if error.reason != Reason::AlreadyExists => return Err(error),
-                _ => {}
+                Err(error) if error.reason != Reason::AlreadyExists => Err(error),
+                _ => Ok(()),
             }
-        }
+        };
+        future::try_join_all(SYSTEM_NAMESPACES.into_iter().map(create)).await?;
         Ok(())
     }
 

@@ -3,6 +3,8 @@
 //! Both directions go through Kubernetes' JSON, which the generated messages map to exactly, so the schema is the only thing that
 //! has to agree. Nothing is dropped on the way: a field of the wire that the schema does not have is an error.
 
+mod direct;
+
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -61,9 +63,32 @@ pub struct EncodeError {
 ///
 /// [`EncodeError`] if the object holds what its schema does not allow, such as a time beyond year 9999.
 pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
-    let encoded = object
-        .to_json()
-        .and_then(|json| encode_json(descriptor::<K>(), json));
+    let encoded = object.to_vec().and_then(|json| {
+        match direct::message_of(&message_name::<K>(), &json, None) {
+            Some(message) => Ok(message.into()),
+            None => encode_json(descriptor::<K>(), object.to_json()?),
+        }
+    });
+    encoded.map_err(|source| EncodeError {
+        kind: K::KIND,
+        source,
+    })
+}
+
+/// The same of an object that is the text of its JSON, at a revision that the text does not have.
+///
+/// # Errors
+///
+/// As [`encode`], and if it is not the JSON of an object of this kind.
+pub fn encode_at<K: Object>(json: &[u8], revision: &str) -> Result<Bytes, EncodeError> {
+    if let Some(message) = direct::message_of(&message_name::<K>(), json, Some(revision)) {
+        return Ok(message.into());
+    }
+    // Fields that only a later version knows are dropped, as by whoever reads the object.
+    let encoded = K::from_slice(json).and_then(|mut object| {
+        object.metadata_mut().resource_version = Some(revision.to_owned());
+        encode_json(descriptor::<K>(), object.to_json()?)
+    });
     encoded.map_err(|source| EncodeError {
         kind: K::KIND,
         source,
@@ -85,11 +110,15 @@ fn encode_json(
 ///
 /// [`DecodeError`] if the bytes are no such message, or hold a field that the kind does not have, or a malformed value.
 pub fn decode<K: Object>(bytes: &[u8]) -> Result<K, DecodeError> {
-    Ok(K::from_json(decode_json(
-        K::KIND,
-        descriptor::<K>(),
-        bytes,
-    )?)?)
+    let direct = direct::json_of(&message_name::<K>(), bytes);
+    match direct.and_then(|json| K::from_slice(&json).ok()) {
+        Some(object) => Ok(object),
+        None => Ok(K::from_json(decode_json(
+            K::KIND,
+            descriptor::<K>(),
+            bytes,
+        )?)?),
+    }
 }
 
 fn decode_json(
@@ -104,18 +133,26 @@ fn decode_json(
     if !unknown.is_empty() {
         return Err(StrictError::UnknownFields { paths: unknown }.into());
     }
-    let options = SerializeOptions::new().stringify_64_bit_integers(false);
-    let json = message.serialize_with_options(serde_json::value::Serializer, &options);
-    let mut json = json.map_err(|error| StrictError::Malformed {
+    let json = message_json(&message).map_err(|error| StrictError::Malformed {
         path: String::new(),
         message: error.to_string(),
     })?;
+    Ok(json)
+}
+
+fn message_json(message: &DynamicMessage) -> Result<serde_json::Value, serde_json::Error> {
+    let options = SerializeOptions::new().stringify_64_bit_integers(false);
+    let mut json = message.serialize_with_options(serde_json::value::Serializer, &options)?;
     integral(&mut json);
     Ok(json)
 }
 
+fn message_name<K: Object>() -> String {
+    format!("{}.{}", wire::package::<K>(), K::KIND)
+}
+
 fn descriptor<K: Object>() -> MessageDescriptor {
-    POOL.get_message_by_name(&format!("{}.{}", wire::package::<K>(), K::KIND))
+    POOL.get_message_by_name(&message_name::<K>())
         .expect("a message was generated for every served kind")
 }
 

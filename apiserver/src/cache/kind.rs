@@ -56,10 +56,8 @@ impl Change {
         if let Some(message) = self.gone.get() {
             return Ok(message.clone());
         }
-        let mut object: K =
-            codec::decode(&before.message).map_err(|error| error::internal(&error))?;
-        storage::set_revision(&mut object, self.revision);
-        let message = codec::encode(&object).map_err(|error| error::unencodable(&error))?;
+        let message = codec::encode_at::<K>(&before.stored, &self.revision.to_string())
+            .map_err(|error| error::unencodable(&error))?;
         Ok(self.gone.get_or_init(|| message).clone())
     }
 
@@ -262,10 +260,10 @@ fn matching<'a, K: Strategy>(
 /// The entry of an item. One that cannot be read is left out, and that is logged: the others must still be served.
 pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
     let undecodable = |error: &(dyn std::error::Error + 'static)| tracing::error!(key = %item.key, error, "object in the store is not valid");
-    let mut object: K = storage::decode(item)
+    let mut object = K::from_slice(&item.value)
         .inspect_err(|error| undecodable(error))
         .ok()?;
-    let message = codec::encode(&object)
+    let message = codec::encode_at::<K>(&item.value, &item.modified.to_string())
         .inspect_err(|error| undecodable(error))
         .ok()?;
     Some(Arc::new(Entry {

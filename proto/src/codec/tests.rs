@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+const POD: &str = "podplane.core.v1.Pod";
+
 fn pod() -> Value {
     json!({
         "apiVersion": "v1",
@@ -68,5 +70,60 @@ fn rubbish_is_refused() {
     assert!(
         matches!(error, DecodeError::Wire { kind: "Node", .. }),
         "{error}"
+    );
+}
+
+/// Both ways, the short way says what the long one says, or nothing.
+#[test]
+fn the_short_way_and_the_long_one_agree() {
+    let text = serde_json::to_vec(&pod()).unwrap();
+    let message = direct::message_of(POD, &text, None).unwrap();
+    let long = encode_json(descriptor::<Pod>(), pod()).unwrap();
+    assert_eq!(
+        DynamicMessage::decode(descriptor::<Pod>(), &message[..]).unwrap(),
+        DynamicMessage::decode(descriptor::<Pod>(), &long[..]).unwrap()
+    );
+    for message in [&message[..], &long[..]] {
+        let json: Value = serde_json::from_slice(&direct::json_of(POD, message).unwrap()).unwrap();
+        assert_eq!(
+            json,
+            decode_json("Pod", descriptor::<Pod>(), message).unwrap()
+        );
+    }
+}
+
+#[test]
+fn a_revision_is_part_of_the_metadata() {
+    let text = serde_json::to_vec(&pod()).unwrap();
+    let message = encode_at::<Pod>(&text, "17").unwrap();
+    let mut stamped = pod();
+    stamped["metadata"]["resourceVersion"] = "17".into();
+    assert_eq!(
+        decode_json("Pod", descriptor::<Pod>(), &message).unwrap(),
+        stamped
+    );
+    // The long way: a field of which only that one knows.
+    let mut text = pod();
+    text["spec"]["containers"][0]["image"] = Value::Null;
+    let message = encode_at::<Pod>(&serde_json::to_vec(&text).unwrap(), "17").unwrap();
+    assert_eq!(
+        decode_json("Pod", descriptor::<Pod>(), &message).unwrap(),
+        stamped
+    );
+}
+
+/// What is legal but seldom: fields that come twice, lists in pieces.
+#[test]
+fn parts_of_a_message_are_joined() {
+    let part = |json: Value| encode_json(descriptor::<Pod>(), json).unwrap();
+    let parts = [
+        part(json!({"metadata": {"name": "a", "finalizers": ["x"]}})),
+        part(json!({"spec": {"hostNetwork": true}})),
+        part(json!({"metadata": {"name": "b", "finalizers": ["y"]}})),
+    ];
+    let whole: Pod = decode(&parts.concat()).unwrap();
+    assert_eq!(
+        serde_json::to_value(whole).unwrap()["metadata"],
+        json!({"name": "b", "finalizers": ["x", "y"]})
     );
 }

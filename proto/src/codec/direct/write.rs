@@ -1,0 +1,265 @@
+//! JSON text as a message.
+
+use std::{borrow::Cow, cell::Cell, fmt};
+
+use prost::{
+    Message as _,
+    encoding::{WireType, encode_key, encode_varint},
+};
+use prost_reflect::{DeserializeOptions, DynamicMessage};
+use serde::{
+    Deserialize as _, Deserializer,
+    de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor},
+};
+
+use super::{Count, Field, Form, SHAPES, Shape};
+
+/// The message of this name out of its JSON, at this revision where the JSON has none. `None` where the JSON is out of the ordinary, or wrong.
+pub(in super::super) fn message_of(
+    name: &str,
+    json: &[u8],
+    revision: Option<&str>,
+) -> Option<Vec<u8>> {
+    let mut message = Vec::with_capacity(json.len());
+    let revision = revision.map(|text| Revision {
+        text,
+        written: Cell::new(false),
+    });
+    let object = Object {
+        shape: SHAPES.named(name)?,
+        revision: revision.as_ref(),
+        message: &mut message,
+    };
+    let mut json = serde_json::Deserializer::from_slice(json);
+    object.deserialize(&mut json).ok()?;
+    json.end().ok()?;
+    // An object without metadata has no place for a revision.
+    let complete = revision.is_none_or(|revision| revision.written.get());
+    complete.then_some(message)
+}
+
+struct Revision<'a> {
+    text: &'a str,
+    written: Cell<bool>,
+}
+
+/// Writes the fields of an object.
+struct Object<'a> {
+    shape: &'static Shape,
+    revision: Option<&'a Revision<'a>>,
+    message: &'a mut Vec<u8>,
+}
+
+/// Writes a field, or an element of it, with its key.
+struct Value<'a> {
+    field: &'static Field,
+    count: Count,
+    revision: Option<&'a Revision<'a>>,
+    message: &'a mut Vec<u8>,
+}
+
+/// Finds a field by its name.
+struct Name(&'static Shape);
+
+impl<'de> DeserializeSeed<'de> for Object<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<(), M::Error> {
+        while let Some(field) = fields.next_key_seed(Name(self.shape))? {
+            let stamped = field.quoted == METADATA;
+            fields.next_value_seed(Value {
+                field,
+                count: field.count,
+                revision: self.revision.filter(|_| stamped),
+                message: &mut *self.message,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+const METADATA: &str = "\"metadata\":";
+
+impl<'de> DeserializeSeed<'de> for Name {
+    type Value = &'static Field;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<&'static Field, D::Error> {
+        json.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for Name {
+    type Value = &'static Field;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<&'static Field, E> {
+        self.0.named(name).ok_or_else(|| E::custom("unknown field"))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Value<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        match (self.count, &self.field.form) {
+            (Count::One, Form::WellKnown(message)) => {
+                let json = serde_json::Value::deserialize(json)?;
+                let options = DeserializeOptions::new().deny_unknown_fields(true);
+                let inner =
+                    DynamicMessage::deserialize_with_options(message.clone(), json, &options);
+                self.text(&inner.map_err(D::Error::custom)?.encode_to_vec());
+                Ok(())
+            }
+            _ => json.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Value<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value of the field's type")
+    }
+
+    fn visit_bool<E: Error>(self, set: bool) -> Result<(), E> {
+        match (self.count, &self.field.form) {
+            (Count::One, Form::Bool) => self.varint(u64::from(set)),
+            _ => Err(E::custom("a bool")),
+        }
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        let fits = match (self.count, &self.field.form) {
+            (Count::One, Form::Int32) => i32::try_from(number).is_ok(),
+            (Count::One, Form::Int64) => true,
+            _ => false,
+        };
+        if !fits {
+            return Err(E::custom("a number"));
+        }
+        self.varint(number.cast_unsigned())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        self.visit_i64(i64::try_from(number).map_err(E::custom)?)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        match (self.count, &self.field.form) {
+            (Count::One, Form::String) => {
+                self.text(text.as_bytes());
+                Ok(())
+            }
+            _ => Err(E::custom("a string")),
+        }
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<(), S::Error> {
+        // Lists of numbers are packed.
+        if self.count != Count::List
+            || matches!(
+                self.field.form,
+                Form::Bool | Form::Int32 | Form::Int64 | Form::Other
+            )
+        {
+            return Err(S::Error::custom("a list"));
+        }
+        let Self { field, message, .. } = self;
+        loop {
+            let element = Value {
+                field,
+                count: Count::One,
+                revision: None,
+                message: &mut *message,
+            };
+            if elements.next_element_seed(element)?.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut entries: M) -> Result<(), M::Error> {
+        let Self {
+            field,
+            count,
+            revision,
+            message,
+        } = self;
+        match (count, &field.form) {
+            (Count::One, Form::Message(place)) => {
+                encode_key(field.number, WireType::LengthDelimited, message);
+                let begin = message.len();
+                let shape = &SHAPES.messages[*place];
+                let object = Object {
+                    shape,
+                    revision: None,
+                    message: &mut *message,
+                };
+                object.visit_map(entries)?;
+                if let Some((revision, field)) = revision.zip(shape.named("resourceVersion")) {
+                    put_text(field.number, revision.text.as_bytes(), message);
+                    revision.written.set(true);
+                }
+                delimit(begin, message);
+                Ok(())
+            }
+            (Count::Map, Form::String) => {
+                while let Some((key, value)) = entries.next_entry::<Text<'de>, Text<'de>>()? {
+                    encode_key(field.number, WireType::LengthDelimited, message);
+                    let begin = message.len();
+                    put_text(1, key.0.as_bytes(), message);
+                    put_text(2, value.0.as_bytes(), message);
+                    delimit(begin, message);
+                }
+                Ok(())
+            }
+            _ => Err(M::Error::custom("an object")),
+        }
+    }
+}
+
+impl Value<'_> {
+    fn varint<E>(self, number: u64) -> Result<(), E> {
+        encode_key(self.field.number, WireType::Varint, self.message);
+        encode_varint(number, self.message);
+        Ok(())
+    }
+
+    fn text(self, bytes: &[u8]) {
+        put_text(self.field.number, bytes, self.message);
+    }
+}
+
+/// A string of the JSON, or one that had escapes.
+#[derive(serde::Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+fn put_text(number: u32, bytes: &[u8], message: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, message);
+    encode_varint(bytes.len() as u64, message);
+    message.extend_from_slice(bytes);
+}
+
+/// Puts the length before what was written since.
+fn delimit(begin: usize, message: &mut Vec<u8>) {
+    let length = message.len() - begin;
+    let mut prefix = Vec::with_capacity(3);
+    encode_varint(length as u64, &mut prefix);
+    message.splice(begin..begin, prefix);
+}
