@@ -38,6 +38,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let all = protox::compile([DESCRIBED, GENERATED].concat(), ["proto"])?;
     fs::write(out.join("descriptors.bin"), all.encode_to_vec())?;
+    let mut bare = all;
+    for file in &mut bare.file {
+        file.source_code_info = None;
+    }
+    fs::write(out.join("bare.bin"), bare.encode_to_vec())?;
     let mut kubernetes = protox::Compiler::new(["proto"])?;
     kubernetes.include_imports(true).open_files(KUBERNETES)?;
     // Encoded by protox, which keeps options that are extensions.

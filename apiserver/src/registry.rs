@@ -180,7 +180,7 @@ impl<K: Strategy> Registry<K> {
             let (txn, mut object) = match decided {
                 Step::Keep(object) => return Ok(object),
                 Step::Put(mut object) => {
-                    let value = storage::encode(&object)?;
+                    let value = storage::encode(&mut object)?;
                     if value == item.value {
                         // Nothing to write, so nothing for watchers to see.
                         storage::set_revision(&mut object, revision);

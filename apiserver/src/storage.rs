@@ -2,6 +2,7 @@
 //!
 //! A value is the object's JSON without `metadata.resourceVersion`, which is the revision of the commit that wrote it.
 
+use bytes::Bytes;
 use podplane_api::{Object, ObjectKey, Scope};
 use podplane_proto::error::ApiError;
 use podplane_store::{Item, Key, Prefix, Revision};
@@ -31,10 +32,15 @@ pub(crate) fn key<K: Object>(key: &ObjectKey) -> Result<Key, ApiError> {
 }
 
 /// The value of an object.
-pub(crate) fn encode<K: Object>(object: &K) -> Result<Vec<u8>, ApiError> {
-    let mut object = object.clone();
-    object.metadata_mut().resource_version = None;
-    object.to_vec().map_err(|error| error::internal(&error))
+pub(crate) fn encode<K: Object>(object: &mut K) -> Result<Bytes, ApiError> {
+    let revision = object.metadata_mut().resource_version.take();
+    let value = object.to_vec();
+    object.metadata_mut().resource_version = revision;
+    // It stays in memory, so without the room for more that it was written with.
+    let value = value.map(Vec::into_boxed_slice);
+    value
+        .map(Bytes::from)
+        .map_err(|error| error::internal(&error))
 }
 
 /// The object of an item.

@@ -16,9 +16,12 @@ use prost_reflect::{
 
 use crate::wire;
 
+/// [`DESCRIPTORS`](crate::DESCRIPTORS) without their comments, which are most of it.
+const BARE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bare.bin"));
+
 /// Every message of the wire.
 pub static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(crate::DESCRIPTORS).expect("the build script wrote these descriptors")
+    DescriptorPool::decode(BARE).expect("the build script wrote these descriptors")
 });
 
 /// Why bytes are not an object of the kind.
@@ -65,7 +68,7 @@ pub struct EncodeError {
 pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
     let encoded = object.to_vec().and_then(|json| {
         match direct::message_of(&message_name::<K>(), &json, None) {
-            Some(message) => Ok(message.into()),
+            Some(message) => Ok(message),
             None => encode_json(descriptor::<K>(), object.to_json()?),
         }
     });
@@ -82,7 +85,7 @@ pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
 /// As [`encode`], and if it is not the JSON of an object of this kind.
 pub fn encode_at<K: Object>(json: &[u8], revision: &str) -> Result<Bytes, EncodeError> {
     if let Some(message) = direct::message_of(&message_name::<K>(), json, Some(revision)) {
-        return Ok(message.into());
+        return Ok(message);
     }
     // Fields that only a later version knows are dropped, as by whoever reads the object.
     let encoded = K::from_slice(json).and_then(|mut object| {

@@ -19,7 +19,7 @@ use crate::{error, storage, strategy::Strategy};
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) key: ObjectKey,
-    pub(super) labels: BTreeMap<String, String>,
+    pub(super) labels: Labels,
     pub(super) fields: FieldSet,
     /// Its message, for gRPC.
     pub(crate) message: Bytes,
@@ -37,6 +37,28 @@ impl Entry {
 
     fn document_at(&self, revision: Revision) -> Result<Value, ApiError> {
         storage::document(&self.stored, revision).map_err(|error| error::internal(&error))
+    }
+}
+
+/// Labels, ordered by their keys. A map would take ten times the memory for the few that most objects have.
+#[derive(Debug)]
+pub(super) struct Labels(Box<[(Box<str>, Box<str>)]>);
+
+impl Labels {
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        let place = self.0.binary_search_by(|(other, _)| (**other).cmp(key));
+        place.ok().map(|place| &*self.0[place].1)
+    }
+}
+
+impl From<BTreeMap<String, String>> for Labels {
+    fn from(labels: BTreeMap<String, String>) -> Self {
+        let labels = labels.into_iter();
+        Self(
+            labels
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect(),
+        )
     }
 }
 
@@ -270,7 +292,12 @@ pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
         key: object.key(),
         fields: FieldSet::of(&object),
         expires: object.expires(),
-        labels: object.metadata_mut().labels.take().unwrap_or_default(),
+        labels: object
+            .metadata_mut()
+            .labels
+            .take()
+            .unwrap_or_default()
+            .into(),
         message,
         stored: item.value.clone(),
         revision: item.modified,

@@ -58,7 +58,7 @@ impl Query {
 
     pub(crate) fn matches(&self, entry: &Entry) -> bool {
         (self.namespace.is_empty() || self.namespace == entry.key.namespace)
-            && self.labels.matches(&entry.labels)
+            && self.labels.matches_by(|key| entry.labels.get(key))
             && self.fields.matches(&entry.fields)
     }
 }

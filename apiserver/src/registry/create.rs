@@ -64,7 +64,7 @@ impl<K: Strategy> Registry<K> {
             return Err(error::invalid::<K>(object.name(), &errors));
         }
         let key = storage::key::<K>(&object.key())?;
-        let value = storage::encode(&object)?;
+        let value = storage::encode(&mut object)?;
         let change = |new| Change { old: None, new };
         let mut beside = self.beside(change(Some(&object)), write.effect).await?;
         if write.effect == Effect::Dry {

@@ -9,4 +9,6 @@ pub mod server;
 pub mod shutdown;
 pub mod tasks;
 
+mod reflection;
+
 pub use tasks::Tasks;

@@ -6,8 +6,10 @@ use std::{
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     str::FromStr,
+    sync::Arc,
 };
 
+use crate::reflection::{Described, OnFirstCall};
 use axum::Router;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
@@ -84,9 +86,6 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// The descriptors for reflection are not valid.
-    #[error("describe the services for reflection")]
-    Reflection(#[from] tonic_reflection::server::Error),
     /// The transport failed while serving.
     #[error("serve gRPC")]
     Transport(#[from] tonic::transport::Error),
@@ -167,7 +166,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`ServeError::Reflection`] if the descriptors are invalid, [`ServeError::Transport`] if accepting fails.
+    /// [`ServeError::Transport`] if accepting fails.
     pub async fn serve(
         self,
         routes: RoutesBuilder,
@@ -200,27 +199,18 @@ impl Listener {
                 .set_service_status(name, tonic_health::ServingStatus::Serving)
                 .await;
         }
-        let reflect = || {
-            tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(descriptors)
-                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-                .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
-                .register_encoded_file_descriptor_set(
-                    tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-                )
-                .with_service_name("grpc.health.v1.Health")
-                .with_service_name("grpc.reflection.v1.ServerReflection")
-                .with_service_name("grpc.reflection.v1alpha.ServerReflection")
-        };
-        let reflect = || {
-            names
-                .iter()
-                .fold(reflect(), |builder, name| builder.with_service_name(*name))
-        };
+        let described = Arc::new(Described {
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            descriptors,
+        });
         routes
             .add_service(health_service)
-            .add_service(reflect().build_v1()?)
-            .add_service(reflect().build_v1alpha()?);
+            .add_service(OnFirstCall::new(&described, |described| {
+                described.builder().build_v1()
+            }))
+            .add_service(OnFirstCall::new(&described, |described| {
+                described.builder().build_v1alpha()
+            }));
         let routes = routes.routes().into_axum_router().reset_fallback();
         let routes = Routes::from(routes.merge(http));
         let server = Server::builder().accept_http1(true).add_routes(routes);

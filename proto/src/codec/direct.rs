@@ -113,7 +113,7 @@ impl Shape {
                 kind if field.is_list() => (Count::List, kind),
                 kind => (Count::One, kind),
             };
-            // A field of a `oneof`, or one that is not told from its zero, has rules of its own.
+            // One that is not told from its zero has rules of its own.
             let plain = count != Count::One || field.supports_presence();
             let place = shape.fields.len();
             let number = field.number() as usize;

@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     cache::{Feeder, KindCache},
     engine::Engine,
-    registry::Write,
+    registry::{Part, Write},
 };
 
 struct Server {
@@ -176,4 +176,50 @@ async fn a_watch_that_falls_behind_ends_and_says_so() {
             first.resource_version()
         )
     );
+}
+
+/// The server's memory is what is present and what is kept of the past, whoever does not read.
+#[tokio::test]
+async fn a_watch_that_is_not_read_costs_the_others_nothing() {
+    const UPDATES: usize = 200;
+    let server = Server::start().await;
+    let mut node_a = server.create("a").await;
+    let mut stalled = pin!(
+        server
+            .watch(node_a.resource_version(), false)
+            .await
+            .unwrap()
+    );
+    let mut quick = pin!(
+        server
+            .watch(node_a.resource_version(), false)
+            .await
+            .unwrap()
+    );
+    // It is read once, as by a client that then hangs.
+    server.create("b").await;
+    for watch in [&mut stalled, &mut quick] {
+        assert_eq!(node(watch.next().await.unwrap().unwrap()).name(), "b");
+    }
+    let mut entries = Vec::new();
+    for update in 0..UPDATES {
+        let labels = node_a.metadata.labels.get_or_insert_default();
+        labels.insert("update".into(), update.to_string());
+        node_a = server
+            .registry
+            .update(node_a, Part::Main, &Write::default())
+            .await
+            .unwrap();
+        assert_eq!(node(quick.next().await.unwrap().unwrap()), node_a);
+        let entry = server.registry.get(&node_a.key()).await.unwrap();
+        entries.push(Arc::downgrade(&entry));
+    }
+    server
+        .registry
+        .forget(node_a.resource_version().parse().unwrap());
+    let held = entries.iter().filter(|entry| entry.strong_count() > 0);
+    assert_eq!(held.count(), 1, "only the present one");
+    let error = stalled.next().await.unwrap().unwrap_err();
+    assert_eq!(error.reason, Reason::Expired);
+    assert!(stalled.next().await.is_none());
 }

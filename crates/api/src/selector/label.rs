@@ -41,9 +41,14 @@ impl LabelSelector {
 
     /// Whether all requirements hold. What an absent label is not, holds.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.matches_by(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// The same of labels that are kept in another way: `label` finds the value of a key.
+    pub fn matches_by<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0
             .iter()
-            .all(|requirement| requirement.holds(labels.get(&requirement.key)))
+            .all(|requirement| requirement.holds(label(&requirement.key)))
     }
 }
 
@@ -78,15 +83,15 @@ impl From<&meta::LabelSelector> for LabelSelector {
 }
 
 impl Requirement {
-    fn holds(&self, value: Option<&String>) -> bool {
+    fn holds(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.test {
             Test::Exists => value.is_some(),
             Test::Absent => value.is_none(),
-            Test::Equal(wanted) => value == Some(wanted),
-            Test::NotEqual(unwanted) => value != Some(unwanted),
-            Test::In(values) => value.is_some_and(|value| values.contains(value)),
-            Test::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            Test::Equal(wanted) => value == Some(wanted.as_str()),
+            Test::NotEqual(unwanted) => value != Some(unwanted.as_str()),
+            Test::In(values) => value.is_some_and(|value| values.iter().any(|one| one == value)),
+            Test::NotIn(values) => value.is_none_or(|value| values.iter().all(|one| one != value)),
             Test::Greater(than) => number().is_some_and(|value| value > *than),
             Test::Less(than) => number().is_some_and(|value| value < *than),
         }

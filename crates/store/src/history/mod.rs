@@ -177,7 +177,12 @@ impl History {
                 id: ChangeId { revision, place },
                 item: item.clone(),
             };
-            self.keys.entry(key.clone()).or_default().push(version);
+            let versions = self.keys.entry(key.clone()).or_default();
+            if versions.is_empty() {
+                // Most keys have one version, where a vector makes room for four.
+                versions.reserve_exact(1);
+            }
+            versions.push(version);
             if revision <= self.oldest {
                 self.prune(&key, &mut unreachable);
             }
@@ -242,8 +247,10 @@ impl History {
             self.bytes -= size(key, version.item.as_ref());
             unreachable.push(version.id);
         }
-        if versions.is_empty() {
-            self.keys.remove(key);
+        match versions.len() {
+            0 => _ = self.keys.remove(key),
+            1 => versions.shrink_to_fit(),
+            _ => {}
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, cell::Cell, fmt};
 
+use bytes::Bytes;
 use prost::{
     Message as _,
     encoding::{WireType, encode_key, encode_varint},
@@ -19,7 +20,7 @@ pub(in super::super) fn message_of(
     name: &str,
     json: &[u8],
     revision: Option<&str>,
-) -> Option<Vec<u8>> {
+) -> Option<Bytes> {
     let mut message = Vec::with_capacity(json.len());
     let revision = revision.map(|text| Revision {
         text,
@@ -35,7 +36,8 @@ pub(in super::super) fn message_of(
     json.end().ok()?;
     // An object without metadata has no place for a revision.
     let complete = revision.is_none_or(|revision| revision.written.get());
-    complete.then_some(message)
+    // It may stay in memory for long, so without the room for more that it was written with.
+    complete.then(|| message.into_boxed_slice().into())
 }
 
 struct Revision<'a> {

@@ -1,0 +1,115 @@
+//! Reflection that is made when somebody asks for it: most processes are never asked, and to decode all descriptors, once for each
+//! version of the protocol, takes longer than the rest of their start.
+
+use std::{
+    convert::Infallible,
+    fmt, future,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+};
+
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{BoxFuture, Service, http},
+    server::NamedService,
+};
+use tonic_reflection::server::{Builder, Error};
+
+/// What reflection is told of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Described {
+    pub(crate) names: Vec<String>,
+    pub(crate) descriptors: &'static [u8],
+}
+
+impl Described {
+    pub(crate) fn builder(&self) -> Builder<'static> {
+        let builder = Builder::configure()
+            .register_encoded_file_descriptor_set(self.descriptors)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(
+                tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+            )
+            .with_service_name("grpc.health.v1.Health")
+            .with_service_name("grpc.reflection.v1.ServerReflection")
+            .with_service_name("grpc.reflection.v1alpha.ServerReflection");
+        let names = self.names.iter();
+        names.fold(builder, |builder, name| builder.with_service_name(name))
+    }
+}
+
+/// A service that is made by its first call.
+pub(crate) struct OnFirstCall<S> {
+    described: Arc<Described>,
+    make: fn(&Described) -> Result<S, Error>,
+    made: Arc<OnceLock<Result<S, Error>>>,
+}
+
+impl<S> OnFirstCall<S> {
+    pub(crate) fn new(
+        described: &Arc<Described>,
+        make: fn(&Described) -> Result<S, Error>,
+    ) -> Self {
+        Self {
+            described: Arc::clone(described),
+            make,
+            made: Arc::default(),
+        }
+    }
+}
+
+impl<S> Clone for OnFirstCall<S> {
+    fn clone(&self) -> Self {
+        Self {
+            described: Arc::clone(&self.described),
+            make: self.make,
+            made: Arc::clone(&self.made),
+        }
+    }
+}
+
+impl<S> fmt::Debug for OnFirstCall<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnFirstCall")
+            .field("described", &self.described.names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: NamedService> NamedService for OnFirstCall<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+type Answer = Result<http::Response<Body>, Infallible>;
+
+impl<S> Service<http::Request<Body>> for OnFirstCall<S>
+where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future = BoxFuture<http::Response<Body>, Infallible>,
+        > + Clone,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<http::Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        match self.made.get_or_init(|| (self.make)(&self.described)) {
+            // Always ready, as tonic generates it.
+            Ok(service) => service.clone().call(request),
+            Err(error) => {
+                let status = Status::internal(format!("describe the services: {error}"));
+                let answer: Answer = Ok(status.into_http());
+                Box::pin(future::ready(answer))
+            }
+        }
+    }
+}
