@@ -15,6 +15,7 @@ mod patch;
 mod request;
 pub(crate) mod resource;
 mod review;
+mod scale;
 mod table;
 mod watch;
 
@@ -390,6 +391,7 @@ impl Call<'_> {
             Some(act @ (Subresource::Attach | Subresource::Exec | Subresource::PortForward)) => {
                 return Ok(self.nothing_runs(act));
             }
+            Some(Subresource::Scale) => return self.scale(&options).await,
             Some(act) => return self.act(act, &options).await,
         };
         match (&self.method, named) {

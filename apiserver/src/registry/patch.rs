@@ -39,6 +39,28 @@ impl Patch {
             Self::Apply { .. } => None,
         }
     }
+
+    /// What it makes of a document of the type, where the type is known; what is applied needs a manager too, and is refused.
+    pub(crate) fn of(
+        &self,
+        ty: Option<Type>,
+        resource: &str,
+        document: Value,
+    ) -> Result<Value, ApiError> {
+        let changed = match (self, ty) {
+            (Self::Json(patch), _) => patch::json(document, patch.clone()),
+            (Self::Merge(patch), _) => patch::merge(document, patch.clone()),
+            (Self::Strategic(patch), Some(ty)) => patch::strategic(ty, document, patch.clone()),
+            (Self::Strategic(_), None) | (Self::Apply { .. }, _) => {
+                return Err(error::unpatchable(resource));
+            }
+        };
+        changed.map_err(|error| match error {
+            PatchError::Malformed(why) => error::bad_request(why),
+            PatchError::Unprocessable(why) => error::unprocessable(&why),
+            PatchError::TooLarge(why) => ApiError::new(Reason::RequestEntityTooLarge, why),
+        })
+    }
 }
 
 impl<K: Strategy> Registry<K> {
@@ -112,34 +134,21 @@ fn patched<K: Strategy>(
     manager: &str,
 ) -> Result<Value, ApiError> {
     let document = live.clone().unwrap_or_default();
-    let ty = || {
-        let unknown = || error::unpatchable(&error::resource::<K>());
-        Type::of::<K>().ok_or_else(unknown)
+    let Patch::Apply { config, force } = patch else {
+        return patch.of(Type::of::<K>(), &error::resource::<K>(), document);
     };
-    let changed = match patch {
-        Patch::Json(patch) => patch::json(document, patch.clone()),
-        Patch::Merge(patch) => patch::merge(document, patch.clone()),
-        Patch::Strategic(patch) => patch::strategic(ty()?, document, patch.clone()),
-        Patch::Apply { config, force } => {
-            let conflicts = if *force {
-                Conflicts::Take
-            } else {
-                Conflicts::Refuse
-            };
-            let ty = ty()?;
-            let applied = managed::with_writer::<K, _>(manager, part, |writer| {
-                apply::apply(ty, live.as_ref(), config, writer, conflicts)
-            });
-            return applied
-                .map(|applied| applied.object)
-                .map_err(|error| inapplicable(&error));
-        }
+    let conflicts = if *force {
+        Conflicts::Take
+    } else {
+        Conflicts::Refuse
     };
-    changed.map_err(|error| match error {
-        PatchError::Malformed(why) => error::bad_request(why),
-        PatchError::Unprocessable(why) => error::unprocessable(&why),
-        PatchError::TooLarge(why) => ApiError::new(Reason::RequestEntityTooLarge, why),
-    })
+    let ty = Type::of::<K>().ok_or_else(|| error::unpatchable(&error::resource::<K>()))?;
+    let applied = managed::with_writer::<K, _>(manager, part, |writer| {
+        apply::apply(ty, live.as_ref(), config, writer, conflicts)
+    });
+    applied
+        .map(|applied| applied.object)
+        .map_err(|error| inapplicable(&error))
 }
 
 fn inapplicable(error: &ApplyError) -> ApiError {

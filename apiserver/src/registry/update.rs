@@ -14,6 +14,8 @@ pub(crate) enum Part {
     Main,
     /// The status alone.
     Status,
+    /// `spec.replicas`, by way of a scale; a whole object is written.
+    Scale,
 }
 
 impl Part {
@@ -22,13 +24,14 @@ impl Part {
         match self {
             Self::Main => "",
             Self::Status => "status",
+            Self::Scale => "scale",
         }
     }
 
     /// What a write of the part leaves as it is, whatever it says.
     pub(super) fn untouched(self) -> &'static [&'static [&'static str]] {
         match self {
-            Self::Main => &[&["status"]],
+            Self::Main | Self::Scale => &[&["status"]],
             Self::Status => &[&["spec"], &["metadata"]],
         }
     }
@@ -78,7 +81,7 @@ pub(super) fn replace<K: Strategy>(
 ) -> Result<Step<K>, ApiError> {
     expect(old, &new)?;
     match part {
-        Part::Main => {
+        Part::Main | Part::Scale => {
             keep_system_fields(&mut new, old);
             new.set_defaults();
         }

@@ -258,6 +258,12 @@ pub(super) fn about(names: &Names, subresource: Subresource) -> Part {
     };
     match subresource {
         Subresource::Status => own(names.kind, &["get", "patch", "update"]),
+        Subresource::Scale => Part {
+            group: "autoscaling",
+            version: "v1",
+            kind: "Scale",
+            verbs: &["get", "patch", "update"],
+        },
         Subresource::Binding => own("Binding", &["create"]),
         Subresource::Log => own(names.kind, &["get"]),
         Subresource::Attach => own("PodAttachOptions", &["create", "get"]),

@@ -61,6 +61,7 @@ pub(crate) enum Subresource {
     Attach,
     Exec,
     PortForward,
+    Scale,
 }
 
 impl Subresource {
@@ -74,6 +75,7 @@ impl Subresource {
             Self::Attach => "attach",
             Self::Exec => "exec",
             Self::PortForward => "portforward",
+            Self::Scale => "scale",
         }
     }
 }
@@ -241,11 +243,11 @@ impl RestKind for Namespace {
 }
 
 impl RestKind for Deployment {
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
 }
 
 impl RestKind for ReplicaSet {
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
 }
 
 impl RestKind for Service {
@@ -303,6 +305,7 @@ impl RestKind for Pod {
                     registry.delete(key, &options).await.map(drop)
                 }
                 Subresource::Status
+                | Subresource::Scale
                 | Subresource::Log
                 | Subresource::Attach
                 | Subresource::Exec
@@ -477,7 +480,7 @@ fn query<K: Strategy>(selection: &Selection) -> Result<Query, ApiError> {
 }
 
 /// The object of a document, and what is to be warned of.
-fn decode<K: Object>(
+pub(super) fn decode<K: Object>(
     document: Value,
     validation: FieldValidation,
 ) -> Result<(K, Vec<String>), ApiError> {

@@ -25,7 +25,8 @@ pub mod validation;
 pub use k8s_openapi::{
     api::{
         apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
-        coordination::v1 as coordination, core::v1 as core, events::v1 as events,
+        autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core,
+        events::v1 as events,
     },
     apimachinery::pkg::{
         api::resource::Quantity, apis::meta::v1 as meta, runtime::RawExtension,

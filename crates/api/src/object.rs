@@ -6,6 +6,7 @@ use k8s_openapi::{
     Metadata, Resource,
     api::{
         apps::v1::{ControllerRevision, Deployment, ReplicaSet},
+        autoscaling::v1::Scale,
         coordination::v1::Lease,
         core::v1::{Event, Namespace, Node, Pod, Service},
     },
@@ -171,6 +172,8 @@ objects! {
     Node: Cluster, "node", ["no"], [];
     Pod: Namespaced, "pod", ["po"], ["all"];
     ReplicaSet: Namespaced, "replicaset", ["rs"], ["all"];
+    // Not stored: a view of the kinds that have the sub-resource.
+    Scale: Namespaced, "scale", [], [];
     Service: Namespaced, "service", ["svc"], ["all"];
 }
 

@@ -1,0 +1,130 @@
+//! The `scale` sub-resource: how many replicas an object has and is to have, as a `Scale` of autoscaling/v1.
+
+use http::{Method, StatusCode};
+use podplane_api::{
+    Object as _,
+    autoscaling::Scale,
+    meta,
+    schema::Type,
+    selector::LabelSelector,
+    validation::{ErrorList, Path},
+};
+use podplane_proto::error::{ApiError, Reason};
+use serde::Deserialize as _;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Call, Refused,
+    answer::{self, Answer},
+    body, patch,
+    request::Options,
+    resource,
+};
+use crate::{
+    error,
+    registry::{Part, Patch},
+};
+
+impl Call<'_> {
+    pub(super) async fn scale(&self, options: &Options) -> Result<Answer, Refused> {
+        let (resource, key) = (&self.target.resource, self.target.key());
+        let change = match self.method {
+            Method::GET => {
+                let scale = view(&resource.get(&key).await?);
+                return Ok(answer::document(StatusCode::OK, &scale));
+            }
+            Method::PUT => Change::Whole(body::document(&self.headers, &self.body)?),
+            Method::PATCH => Change::Patch(patch::parse(&self.headers, &self.body)?),
+            _ => return Ok(answer::not_allowed()),
+        };
+        let write = options.write(&self.headers)?;
+        loop {
+            let live = view(&resource.get(&key).await?);
+            let document = change.of(live.clone())?;
+            let (scale, warnings) = resource::decode::<Scale>(document, write.validation)?;
+            // What was patched is what was read, so another write in between is no conflict unless the patch itself names a revision.
+            let patched = matches!(change, Change::Patch(_))
+                && live["metadata"]["resourceVersion"] == scale.resource_version();
+            let replicas = Patch::Merge(replicas(&scale, &key.name)?);
+            match resource.patch(&key, Part::Scale, &replicas, &write).await {
+                Err(refused) if refused.reason == Reason::Conflict && patched => {}
+                written => {
+                    let mut answer = answer::document(StatusCode::OK, &view(&written?.document));
+                    answer::warn(&mut answer, &warnings);
+                    return Ok(answer);
+                }
+            }
+        }
+    }
+}
+
+/// What a request makes of a scale.
+enum Change {
+    Whole(Value),
+    Patch(Patch),
+}
+
+impl Change {
+    fn of(&self, live: Value) -> Result<Value, ApiError> {
+        match self {
+            Self::Whole(document) if document.is_object() => Ok(document.clone()),
+            Self::Whole(_) => Err(error::bad_request(
+                "the body of the request is not an object",
+            )),
+            Self::Patch(patch) => patch.of(Type::of::<Scale>(), "scales.autoscaling", live),
+        }
+    }
+}
+
+/// What a scale makes of the object that it is of, as a merge patch.
+fn replicas(scale: &Scale, name: &str) -> Result<Value, ApiError> {
+    if !scale.name().is_empty() && scale.name() != name {
+        return Err(error::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({name})",
+            scale.name()
+        )));
+    }
+    let replicas = scale
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.replicas)
+        .unwrap_or_default();
+    if replicas < 0 {
+        let mut errors = ErrorList::new();
+        let path = Path::new("spec").child("replicas");
+        errors.invalid(&path, replicas, "must be greater than or equal to 0");
+        return Err(error::invalid::<Scale>(name, &errors));
+    }
+    let mut metadata = Map::new();
+    for (field, value) in [
+        ("uid", scale.uid()),
+        ("resourceVersion", scale.resource_version()),
+    ] {
+        let value = Some(value).filter(|value| !value.is_empty());
+        metadata.insert(field.to_owned(), value.into());
+    }
+    Ok(json!({"metadata": metadata, "spec": {"replicas": replicas}}))
+}
+
+/// The scale of an object.
+fn view(object: &Value) -> Value {
+    let metadata = [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ]
+    .into_iter()
+    .filter_map(|field| Some((field.to_owned(), object["metadata"].get(field)?.clone())));
+    let selector = meta::LabelSelector::deserialize(&object["spec"]["selector"]);
+    let selector = LabelSelector::from(&selector.unwrap_or_default()).to_string();
+    let replicas = |part: &str| object[part]["replicas"].as_i64().unwrap_or_default();
+    json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": metadata.collect::<Map<_, _>>(),
+        "spec": {"replicas": replicas("spec")},
+        "status": {"replicas": replicas("status"), "selector": selector},
+    })
+}
