@@ -1,6 +1,15 @@
 //! What a pod's spec says when it does not say (source: Kubernetes' `pkg/apis/core/v1/defaults.go`).
 
-use podplane_api::core::{Container, PodSpec, PodTemplateSpec, Probe, Toleration};
+mod volumes;
+
+use podplane_api::{
+    Quantity,
+    core::{
+        Container, ContainerPort, EnvVar, EphemeralContainer, HTTPGetAction, Lifecycle,
+        ObjectFieldSelector, PodSpec, PodTemplateSpec, Probe, ResourceFieldSelector,
+        ResourceRequirements, Toleration,
+    },
+};
 
 /// How long a pod stays on a node that is not ready or unreachable.
 const TOLERATE_SECONDS: i64 = 300;
@@ -18,38 +27,58 @@ fn default_word(field: &mut Option<String>, value: &str) {
 
 /// The defaults of a pod template, on every write.
 pub(in crate::strategy) fn set_template(template: &mut PodTemplateSpec) {
-    set(template.spec.get_or_insert_default());
+    set_spec(template.spec.get_or_insert_default());
 }
 
-/// The defaults of every write.
+/// The defaults of a pod, on every write: those of a template, and some that only pods have.
 pub(super) fn set(spec: &mut PodSpec) {
-    default_word(&mut spec.restart_policy, "Always");
-    default_word(&mut spec.dns_policy, "ClusterFirst");
-    default_word(&mut spec.scheduler_name, "default-scheduler");
-    default(&mut spec.termination_grace_period_seconds, 30);
+    set_spec(spec);
     default(&mut spec.enable_service_links, true);
-    spec.security_context.get_or_insert_default();
-    match (
-        spec.service_account_name.as_ref(),
-        spec.service_account.as_ref(),
-    ) {
-        (Some(name), None) => spec.service_account = Some(name.clone()),
-        (None, Some(name)) => spec.service_account_name = Some(name.clone()),
-        _ => {}
-    }
     let host_network = spec.host_network == Some(true);
     let containers = spec
         .containers
         .iter_mut()
         .chain(spec.init_containers.iter_mut().flatten());
     for container in containers {
-        set_container(container);
-        for port in container.ports.iter_mut().flatten() {
-            default_word(&mut port.protocol, "TCP");
-            if host_network && port.host_port.unwrap_or_default() == 0 {
-                port.host_port = Some(port.container_port);
+        request_limits(container);
+        if host_network {
+            for port in container.ports.iter_mut().flatten() {
+                if port.host_port.unwrap_or_default() == 0 {
+                    port.host_port = Some(port.container_port);
+                }
             }
         }
+    }
+}
+
+fn set_spec(spec: &mut PodSpec) {
+    default_word(&mut spec.restart_policy, "Always");
+    default_word(&mut spec.dns_policy, "ClusterFirst");
+    default_word(&mut spec.scheduler_name, "default-scheduler");
+    default(&mut spec.termination_grace_period_seconds, 30);
+    spec.security_context.get_or_insert_default();
+    // The older name of the field follows the newer one.
+    if let Some(name) = spec
+        .service_account_name
+        .as_ref()
+        .filter(|name| !name.is_empty())
+    {
+        spec.service_account = Some(name.clone());
+    } else {
+        spec.service_account_name.clone_from(&spec.service_account);
+    }
+    for volume in spec.volumes.iter_mut().flatten() {
+        volumes::set(volume);
+    }
+    for container in spec
+        .containers
+        .iter_mut()
+        .chain(spec.init_containers.iter_mut().flatten())
+    {
+        Parts::of(container).set();
+    }
+    for container in spec.ephemeral_containers.iter_mut().flatten() {
+        Parts::of_ephemeral(container).set();
     }
 }
 
@@ -97,17 +126,8 @@ fn tolerate(spec: &mut PodSpec) {
     }
 }
 
-fn set_container(container: &mut Container) {
-    let policy = match tag(container.image.as_deref().unwrap_or_default()) {
-        None | Some("latest") => "Always",
-        Some(_) => "IfNotPresent",
-    };
-    default_word(&mut container.image_pull_policy, policy);
-    default_word(
-        &mut container.termination_message_path,
-        "/dev/termination-log",
-    );
-    default_word(&mut container.termination_message_policy, "File");
+/// What a container requests is what it is limited to, unless it says otherwise.
+fn request_limits(container: &mut Container) {
     let resources = container.resources.get_or_insert_default();
     if let Some(limits) = &resources.limits {
         let requests = resources.requests.get_or_insert_default();
@@ -117,30 +137,127 @@ fn set_container(container: &mut Container) {
                 .or_insert_with(|| limit.clone());
         }
     }
-    let probes = [
-        &mut container.liveness_probe,
-        &mut container.readiness_probe,
-        &mut container.startup_probe,
-    ];
-    probes.into_iter().flatten().for_each(set_probe);
+}
+
+/// The parts of a container that have defaults; those of an ephemeral one are the same, in another type.
+struct Parts<'a> {
+    image: &'a str,
+    image_pull_policy: &'a mut Option<String>,
+    termination_message_path: &'a mut Option<String>,
+    termination_message_policy: &'a mut Option<String>,
+    ports: Option<&'a mut Vec<ContainerPort>>,
+    env: Option<&'a mut Vec<EnvVar>>,
+    resources: &'a mut Option<ResourceRequirements>,
+    probes: [Option<&'a mut Probe>; 3],
+    lifecycle: Option<&'a mut Lifecycle>,
+}
+
+macro_rules! parts {
+    ($container:ident) => {
+        Parts {
+            image: $container.image.as_deref().unwrap_or_default(),
+            image_pull_policy: &mut $container.image_pull_policy,
+            termination_message_path: &mut $container.termination_message_path,
+            termination_message_policy: &mut $container.termination_message_policy,
+            ports: $container.ports.as_mut(),
+            env: $container.env.as_mut(),
+            resources: &mut $container.resources,
+            probes: [
+                $container.liveness_probe.as_mut(),
+                $container.readiness_probe.as_mut(),
+                $container.startup_probe.as_mut(),
+            ],
+            lifecycle: $container.lifecycle.as_mut(),
+        }
+    };
+}
+
+impl<'a> Parts<'a> {
+    fn of(container: &'a mut Container) -> Self {
+        parts!(container)
+    }
+
+    fn of_ephemeral(container: &'a mut EphemeralContainer) -> Self {
+        parts!(container)
+    }
+
+    fn set(self) {
+        let policy = pull_policy(self.image);
+        default_word(self.image_pull_policy, policy);
+        default_word(self.termination_message_path, "/dev/termination-log");
+        default_word(self.termination_message_policy, "File");
+        self.resources.get_or_insert_default();
+        for port in self.ports.into_iter().flatten() {
+            default_word(&mut port.protocol, "TCP");
+        }
+        let sources = self.env.into_iter().flatten();
+        for source in sources.filter_map(|variable| variable.value_from.as_mut()) {
+            if let Some(field) = &mut source.field_ref {
+                set_field(field);
+            }
+            if let Some(resource) = &mut source.resource_field_ref {
+                set_resource_field(resource);
+            }
+        }
+        self.probes.into_iter().flatten().for_each(set_probe);
+        if let Some(lifecycle) = self.lifecycle {
+            let hooks = [&mut lifecycle.post_start, &mut lifecycle.pre_stop];
+            let gets = hooks
+                .into_iter()
+                .flatten()
+                .filter_map(|hook| hook.http_get.as_mut());
+            gets.for_each(set_http_get);
+        }
+    }
 }
 
 fn set_probe(probe: &mut Probe) {
-    default(&mut probe.timeout_seconds, 1);
-    default(&mut probe.period_seconds, 10);
-    default(&mut probe.success_threshold, 1);
-    default(&mut probe.failure_threshold, 3);
+    for (field, seconds) in [
+        (&mut probe.timeout_seconds, 1),
+        (&mut probe.period_seconds, 10),
+        (&mut probe.success_threshold, 1),
+        (&mut probe.failure_threshold, 3),
+    ] {
+        if field.unwrap_or_default() == 0 {
+            *field = Some(seconds);
+        }
+    }
+    if let Some(grpc) = &mut probe.grpc {
+        default(&mut grpc.service, "");
+    }
     if let Some(get) = &mut probe.http_get {
-        default_word(&mut get.path, "/");
-        default_word(&mut get.scheme, "HTTP");
+        set_http_get(get);
     }
 }
 
-/// The tag of an image's name; a digest counts as one, since it names one content.
-fn tag(image: &str) -> Option<&str> {
-    if let Some((_, digest)) = image.split_once('@') {
-        return Some(digest);
+fn set_http_get(get: &mut HTTPGetAction) {
+    default_word(&mut get.path, "/");
+    default_word(&mut get.scheme, "HTTP");
+}
+
+fn set_field(selector: &mut ObjectFieldSelector) {
+    default_word(&mut selector.api_version, "v1");
+}
+
+/// A quantity is always written, a zero one as well.
+fn set_resource_field(selector: &mut ResourceFieldSelector) {
+    default(&mut selector.divisor, Quantity("0".into()));
+}
+
+/// What has neither a tag nor a digest is the latest, and what is the latest is looked up at each start.
+fn pull_policy(image: &str) -> &'static str {
+    let (name, digest) = match image.split_once('@') {
+        Some((name, digest)) => (name, Some(digest)),
+        None => (image, None),
+    };
+    // A registry's port comes before the last slash.
+    let tag = name
+        .rsplit('/')
+        .next()
+        .and_then(|last| last.split_once(':'));
+    match (tag, digest) {
+        _ if image.is_empty() => "IfNotPresent",
+        (Some((_, "latest")), _) | (None, None) => "Always",
+        _ => "IfNotPresent",
     }
-    let last = image.rsplit('/').next()?;
-    last.split_once(':').map(|(_, tag)| tag)
 }

@@ -1,6 +1,6 @@
 //! Rules of pods: what a spec must have, and the little of it that may change.
 
-mod containers;
+pub(super) mod containers;
 #[cfg(test)]
 mod tests;
 mod update;
@@ -132,7 +132,7 @@ fn unique_label<'a>(
     }
 }
 
-fn one_of(path: &Path, value: Option<&str>, supported: &[&str], errors: &mut ErrorList) {
+pub(super) fn one_of(path: &Path, value: Option<&str>, supported: &[&str], errors: &mut ErrorList) {
     match value.unwrap_or_default() {
         "" => errors.required(path, ""),
         value if supported.contains(&value) => {}

@@ -169,7 +169,7 @@ fn host_port<'a>(
     }
 }
 
-fn in_range(path: &Path, port: i32, errors: &mut ErrorList) {
+pub(in crate::validation) fn in_range(path: &Path, port: i32, errors: &mut ErrorList) {
     if !(1..=65535).contains(&port) {
         errors.invalid(path, port, PORTS);
     }
