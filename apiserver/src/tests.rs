@@ -7,6 +7,7 @@ mod faces;
 mod http_face;
 mod lifecycle;
 mod lists;
+mod manifests;
 mod patches;
 mod pods_and_nodes;
 mod races;

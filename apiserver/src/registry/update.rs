@@ -94,7 +94,7 @@ pub(super) fn replace<K: Strategy>(
     if let Some(manager) = manager {
         managed::record(Some(old), &mut new, part, manager)?;
     }
-    if part == Part::Main {
+    if part != Part::Status {
         new.prepare_for_update(old);
         count_generation(&mut new, old);
     }
