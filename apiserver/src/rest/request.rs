@@ -371,5 +371,10 @@ pub(super) fn integer(name: &str, text: &str) -> Result<Option<i64>, ApiError> {
     }
     text.parse()
         .map(Some)
-        .map_err(|_| error::bad_request(format!("{name}: {text:?} is no integer")))
+        // As Go says it, and with the name of what it is about, which Go leaves out.
+        .map_err(|_| {
+            error::bad_request(format!(
+                "{name}: strconv.ParseInt: parsing {text:?}: invalid syntax"
+            ))
+        })
 }
