@@ -46,6 +46,11 @@ impl Apiserver {
         Ok(server)
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// A client with a connection of its own.
     ///
     /// # Errors
