@@ -43,13 +43,22 @@ pub fn root() -> bool {
 ///
 /// See [`require`].
 pub fn python() -> Option<String> {
+    python_with("grpc_reflection", "grpcio and grpcio-reflection")
+}
+
+/// Python with the official client of Kubernetes; its `PYTHONPATH`.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn python_kubernetes() -> Option<String> {
+    python_with("kubernetes", "kubernetes")
+}
+
+fn python_with(module: &str, packages: &str) -> Option<String> {
     let path = env::var("PODPLANE_PYTHONPATH")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/python").into());
-    let present = Path::new(&path).join("grpc_reflection").exists();
-    require(
-        "python",
-        present,
-        "run cargo xtask test, which installs grpcio and grpcio-reflection",
-    )
-    .then_some(path)
+    let present = Path::new(&path).join(module).exists();
+    let install = format!("run cargo xtask test, which installs {packages}");
+    require("python", present, &install).then_some(path)
 }

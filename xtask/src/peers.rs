@@ -66,8 +66,8 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Python packages of the client that no one here wrote.
-const PYTHON: &[&str] = &["grpcio", "grpcio-reflection", "protobuf"];
+/// Python packages of the clients that no one here wrote.
+const PYTHON: &[&str] = &["grpcio", "grpcio-reflection", "kubernetes", "protobuf"];
 
 /// Where [`install`] puts the Python packages, for `PYTHONPATH`.
 pub(crate) fn python_path() -> PathBuf {
@@ -97,7 +97,8 @@ pub(crate) fn install() -> Result<()> {
         }
     }
     let python = python_path();
-    if !python.join("grpc_reflection").exists() {
+    let modules = ["grpc_reflection", "kubernetes"];
+    if !modules.iter().all(|module| python.join(module).exists()) {
         note(&format!(
             "installing {} into {}",
             PYTHON.join(" "),
