@@ -211,10 +211,26 @@ async fn preconditions_hold_for_what_is_meant() {
     }
     let right = json!({"preconditions": {"uid": uid, "resourceVersion": version}});
     let answer = server.removed(&format!("{PODS}/a"), right).await;
+    // A pod comes back whole to who deletes it.
+    assert_eq!(
+        (&answer.body["kind"], &answer.body["metadata"]["uid"]),
+        (&json!("Pod"), uid)
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_gone_is_told_by_a_status() {
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let server = TestServer::start().await;
+    let made = server
+        .posted(LEASES, json!({"metadata": {"name": "a"}}))
+        .await;
+    let answer = server.removed(&format!("{LEASES}/a"), json!({})).await;
     assert_eq!(
         answer.body,
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-            "details": {"name": "a", "kind": "pods", "uid": uid}})
+            "details": {"name": "a", "group": "coordination.k8s.io", "kind": "leases", "uid": made["metadata"]["uid"]}})
     );
     server.stop().await;
 }
