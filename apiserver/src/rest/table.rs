@@ -68,7 +68,8 @@ impl Tables {
             Include::Metadata => metadata_only(&document, self.version),
             Include::Object => document.clone(),
         };
-        let cells = resource.cells(document, now)?;
+        let cells = resource.cells(document, now)?.into_iter();
+        let cells: Vec<_> = resource.columns().iter().zip(cells).map(cell).collect();
         let mut row = json!({"cells": cells});
         if !object.is_null() {
             row["object"] = object;
@@ -77,24 +78,35 @@ impl Tables {
     }
 }
 
+fn cell((column, text): (&Column, String)) -> Value {
+    match text.parse::<i64>() {
+        Ok(number) if column.integer => number.into(),
+        _ => text.into(),
+    }
+}
+
 fn column(column: &Column) -> Value {
     let name = column.name;
     json!({
         "name": title(name),
-        "type": "string",
+        "type": if column.integer { "integer" } else { "string" },
         "format": if name == "NAME" { "name" } else { "" },
         "description": "",
         "priority": i32::from(column.wide),
     })
 }
 
-/// `POD-CIDR` as the reference writes the names of columns: `Pod-Cidr`; kubectl prints them in upper case.
+/// `INTERNAL-IP` as the reference writes the names of columns: `Internal-IP`; kubectl prints them in upper case.
 fn title(name: &str) -> String {
-    let mut start = true;
-    let each = name.chars().map(|c| {
-        let c = if start { c } else { c.to_ascii_lowercase() };
-        start = !c.is_ascii_alphanumeric();
-        c
+    const SHORT: [&str; 3] = ["IP", "OS", "CIDR"];
+    let words = name.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
+    let each = words.map(|word| {
+        let letters = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        if SHORT.contains(&letters) {
+            return word.to_owned();
+        }
+        let (first, rest) = word.split_at_checked(1).unwrap_or((word, ""));
+        format!("{first}{}", rest.to_ascii_lowercase())
     });
     each.collect()
 }

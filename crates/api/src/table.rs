@@ -25,16 +25,33 @@ pub struct Column {
     pub name: &'static str,
     /// Whether only `-o wide` shows it.
     pub wide: bool,
+    /// Whether its cells are whole numbers.
+    pub integer: bool,
 }
 
 /// A column that is always there.
 pub const fn always(name: &'static str) -> Column {
-    Column { name, wide: false }
+    Column {
+        name,
+        wide: false,
+        integer: false,
+    }
+}
+
+/// A column of whole numbers that is always there.
+pub const fn integer(name: &'static str) -> Column {
+    Column {
+        integer: true,
+        ..always(name)
+    }
 }
 
 /// A column of `-o wide`.
 pub const fn wide(name: &'static str) -> Column {
-    Column { name, wide: true }
+    Column {
+        wide: true,
+        ..always(name)
+    }
 }
 
 /// A kind that can be a row of a table.

@@ -12,7 +12,7 @@ pub(crate) use generated::etcdserverpb::{PutRequest, RangeRequest};
     reason = "expecting dead code in a module is seldom fulfilled"
 )]
 #[allow(dead_code, reason = "little of it is used")]
-#[expect(unreachable_pub, clippy::all, rustdoc::all, reason = "generated")]
+#[expect(unreachable_pub, clippy::all, reason = "generated")]
 mod generated {
     pub(super) mod authpb {
         tonic::include_proto!("authpb");

@@ -112,12 +112,11 @@ impl State {
             .ok_or_else(|| ApiError::not_found("nodes", &request.name))?;
         if fault == Some(Fault::Refused) {
             return Err(ApiError {
-                reason: Reason::Invalid,
-                message: "the block is somebody else's".into(),
                 fields: vec![FieldViolation {
                     field: "spec.podCIDRs".into(),
                     description: "overlaps".into(),
                 }],
+                ..ApiError::new(Reason::Invalid, "the block is somebody else's")
             });
         }
         if fault == Some(Fault::Conflict) {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Column, NONE, Row, always, created, wide};
+use super::{Column, NONE, Row, always, created, integer, wide};
 use crate::{
     Object as _,
     apps::{ControllerRevision, Deployment, DeploymentStatus, ReplicaSet},
@@ -44,9 +44,9 @@ impl Row for Deployment {
 impl Row for ReplicaSet {
     const COLUMNS: &'static [Column] = &[
         always("NAME"),
-        always("DESIRED"),
-        always("CURRENT"),
-        always("READY"),
+        integer("DESIRED"),
+        integer("CURRENT"),
+        integer("READY"),
         always("AGE"),
         wide("CONTAINERS"),
         wide("IMAGES"),
