@@ -1,4 +1,4 @@
-//! The deployment controller: carries out what [`plan`] decides.
+//! The deployment controller: carries out what [`mod@plan`] decides.
 
 mod conditions;
 mod plan;

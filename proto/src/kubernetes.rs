@@ -2,7 +2,7 @@
 //!
 //! [`decode`] and [`encode`] convert between it and Kubernetes' JSON. The messages are the published ones (`cargo xtask kubernetes`), and where they and JSON part
 //! is told by the definitions of [`podplane_api::schema`]: a field of a message that the definition does not have is a Go struct that is embedded, flat in JSON and
-//! nested in protobuf. [`scalars`] has the few types whose JSON is not made of their fields.
+//! nested in protobuf. `scalars` has the few types whose JSON is not made of their fields.
 
 use std::sync::LazyLock;
 

@@ -76,7 +76,7 @@ pub enum BackupDamage {
     Read(#[source] io::Error),
 }
 
-/// A backup of a store as it is now, in pieces of about [`PIECE_BYTES`], while the store is used. Where the stream ends with an
+/// A backup of a store as it is now, in pieces of about 256 KiB, while the store is used. Where the stream ends with an
 /// error, what came until then is refused by who restores it.
 ///
 /// # Errors
