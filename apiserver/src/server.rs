@@ -1,5 +1,6 @@
 //! Putting it together: one line for each kind, and the order in which things start.
 
+use futures::future::BoxFuture;
 use std::{future::Future, path::PathBuf, sync::Arc};
 
 use ipnet::IpNet;
@@ -74,7 +75,15 @@ pub enum RunError {
 /// # Errors
 ///
 /// [`RunError`] says which step of starting failed, or which part ended.
-pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+pub fn run(
+    config: Config,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, Result<(), RunError>> {
+    // Boxed, so that it is compiled with this crate and not with each program that calls it.
+    Box::pin(run_until(config, shutdown))
+}
+
+async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     let Config {
         listen,
         address_file,

@@ -106,7 +106,12 @@ pub enum RunError {
 /// # Errors
 ///
 /// Everything that [`RunError`] names. An apiserver that cannot be reached is none: the controllers wait for it.
-pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+    // Boxed, so that it is compiled with this crate and not with each program that calls it.
+    Box::pin(run_until(config, stop))
+}
+
+async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     let client = Client::connect(&config.server)?;
     let listener = Listener::bind(&config.listen).await?;
     if let Some(path) = &config.address_file {
@@ -183,7 +188,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError
 }
 
 /// What takes in the changes of a kind, once all kinds are known.
-type Follow = Box<dyn FnOnce(Arc<Garbage>, Arc<Latch>) -> BoxFuture<'static, ()>>;
+type Follow = Box<dyn FnOnce(Arc<Garbage>, Arc<Latch>) -> BoxFuture<'static, ()> + Send>;
 
 /// The kinds that are watched. Each is collected.
 struct Kinds {

@@ -11,6 +11,7 @@ pub mod orphans;
 pub mod plan;
 mod service;
 
+use futures::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,7 +155,12 @@ pub enum RunError {
 /// # Errors
 ///
 /// Everything that [`RunError`] names. An apiserver that cannot be reached is none: the controller waits for it.
-pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+    // Boxed, so that it is compiled with this crate and not with each program that calls it.
+    Box::pin(run_until(config, stop))
+}
+
+async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     let ranges = config.ranges()?;
     for notice in &ranges.notices {
         tracing::warn!(%notice, "unexpected in the flags");

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+use futures::future::BoxFuture;
 use podplane_api::core::{Node, Pod};
 use podplane_client::{Client, EventRecorder, ListParams, endpoint::EndpointError, reflector};
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
@@ -61,7 +62,15 @@ pub enum RunError {
 /// # Errors
 ///
 /// See [`RunError`].
-pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+pub fn run(
+    config: Config,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, Result<(), RunError>> {
+    // Boxed, so that it is compiled with this crate and not with each program that calls it.
+    Box::pin(run_until(config, shutdown))
+}
+
+async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     let Config {
         server,
         listen,

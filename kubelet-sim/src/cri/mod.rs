@@ -10,6 +10,7 @@ pub mod sandboxes;
 pub mod service;
 pub mod template;
 
+use futures::future::BoxFuture;
 use std::{
     path::PathBuf,
     sync::{Arc, LazyLock},
@@ -172,7 +173,12 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 /// # Errors
 ///
 /// [`RunError`] if it cannot start, or if a part of it ends by itself.
-pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+    // Boxed, so that it is compiled with this crate and not with each program that calls it.
+    Box::pin(run_until(config, stop))
+}
+
+async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     if config.network == NetworkMode::Kernel && config.nodes.len() > 1 {
         return Err(RunError::OneNode(config.nodes.len()));
     }

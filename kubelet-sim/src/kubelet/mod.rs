@@ -16,6 +16,7 @@ pub mod service;
 pub mod status;
 pub mod worker;
 
+use futures::future::BoxFuture;
 use std::{convert::Infallible, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use backon::Retryable as _;
@@ -170,7 +171,12 @@ pub enum RunError {
 /// # Errors
 ///
 /// [`RunError`] if it cannot start, or if a part of it ends by itself.
-pub async fn run(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+    // Boxed, so that it is compiled with this crate and not with each program that calls it.
+    Box::pin(run_until(config, stop))
+}
+
+async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     if config.node_netns.is_some() && config.nodes.len() > 1 {
         return Err(RunError::OneNode(config.nodes.len()));
     }
