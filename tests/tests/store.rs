@@ -1,0 +1,115 @@
+//! `podplane store`, on a server's data directory: as an operator uses it. After a restore, no revision of before means anything.
+
+use std::{fs, path::Path};
+
+use anyhow::Result;
+use podplane_api::{Object as _, core::Namespace, meta::ObjectMeta};
+use podplane_client::{ListParams, Reason};
+use podplane_tests::{
+    apiserver::Apiserver,
+    programs::{Finished, finish, podplane},
+};
+
+fn store(dir: &Path, args: &[&str]) -> Finished {
+    finish(podplane(["store"]).args(args).arg("--data-dir").arg(dir))
+}
+
+fn namespace(name: &str) -> Namespace {
+    Namespace {
+        metadata: ObjectMeta {
+            name: Some(name.into()),
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_a_running_cluster_becomes_another_one() -> Result<()> {
+    let place = tempfile::tempdir()?;
+    let (old, new) = (place.path().join("old"), place.path().join("new"));
+    fs::create_dir(&old)?;
+    let file = place.path().join("backup");
+    let file = file.to_str().expect("a temporary name is text");
+
+    let server = Apiserver::start(&old).await?;
+    let client = server.client()?;
+    let before = client
+        .all::<Namespace>()
+        .create(&namespace("before"))
+        .await?;
+    assert!(
+        store(&old, &["check"])
+            .failed(2)
+            .contains("is in use by another process")
+    );
+    // Through the server, which goes on.
+    let backup = ["backup", file, "--server", server.address()];
+    assert!(store(&old, &backup).ok().contains(" objects of http://"));
+    let after = client
+        .all::<Namespace>()
+        .create(&namespace("after"))
+        .await?;
+    server.kill()?;
+
+    assert!(store(&old, &["check"]).ok().contains(" is sound: "));
+    assert!(
+        store(&old, &["compact"])
+            .ok()
+            .contains("compacted the store in ")
+    );
+    assert!(store(&old, &["check"]).ok().contains(" is sound: "));
+    assert!(
+        store(&old, &["restore", file])
+            .failed(1)
+            .contains("is not empty")
+    );
+    assert!(
+        store(&new, &["check"])
+            .failed(2)
+            .contains("there is no store in")
+    );
+    let half = place.path().join("half");
+    let bytes = fs::read(file)?;
+    fs::write(&half, &bytes[..bytes.len() / 2])?;
+    let half = half.to_str().expect("a temporary name is text");
+    assert!(
+        store(&new, &["restore", half])
+            .failed(1)
+            .contains("it is not whole")
+    );
+    assert!(!new.exists());
+
+    assert!(
+        store(&new, &["restore", file])
+            .ok()
+            .contains("revisions begin at")
+    );
+    assert!(store(&new, &["check"]).ok().contains(" is sound: "));
+    let server = Apiserver::start(&new).await?;
+    let namespaces = server.client()?.all::<Namespace>();
+    let restored = namespaces.get("before").await?;
+    assert_eq!(restored.metadata.uid, before.metadata.uid);
+    let lost = namespaces.get("after").await.expect_err("made later");
+    assert_eq!(lost.reason, Reason::NotFound);
+    // Nothing that a client of the old one remembers means anything here.
+    let rest = server.rest();
+    for revision in [before.resource_version(), after.resource_version()] {
+        for how in [
+            "",
+            "&resourceVersionMatch=NotOlderThan",
+            "&resourceVersionMatch=Exact",
+        ] {
+            let path = format!("/api/v1/namespaces?resourceVersion={revision}{how}");
+            let answer = rest.get(&path).await?;
+            assert_eq!(answer.code, 410, "{path}: {}", answer.body);
+        }
+        let watch = namespaces.watch(&ListParams::default(), revision).await;
+        let refused = watch.err().map(|error| error.reason);
+        assert_eq!(refused, Some(Reason::Expired), "{revision}");
+    }
+    let again = namespaces.create(&namespace("after")).await?;
+    let number = |namespace: &Namespace| namespace.resource_version().parse::<u64>();
+    assert!(number(&again)? > number(&after)?);
+    Ok(())
+}
