@@ -12,6 +12,7 @@ mod patches;
 mod pods_and_nodes;
 mod races;
 mod reads;
+mod restore;
 mod serving;
 mod watches;
 mod writes;
@@ -39,6 +40,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 struct TestServer {
     client: Client,
     rest: Rest,
+    address: String,
     stop: CancellationToken,
     running: JoinSet<Result<(), server::RunError>>,
 }
@@ -53,7 +55,11 @@ impl TestServer {
     }
 
     async fn under(policy: Policy, store: impl Store) -> Self {
-        let listen: Listen = "127.0.0.1:0".parse().unwrap();
+        Self::at("127.0.0.1:0", policy, store).await
+    }
+
+    async fn at(listen: &str, policy: Policy, store: impl Store) -> Self {
+        let listen: Listen = listen.parse().unwrap();
         let listener = Listener::bind(&listen).await.unwrap();
         let address = listener.address().to_string();
         let endpoint: Endpoint = address.parse().unwrap();
@@ -76,7 +82,8 @@ impl TestServer {
         }
         Self {
             client: Client::connect(&endpoint).unwrap(),
-            rest: Rest::new(address.trim_start_matches("http://")),
+            rest: Rest::new(address.as_str()),
+            address,
             stop,
             running,
         }
