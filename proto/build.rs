@@ -31,6 +31,7 @@ const KUBERNETES: &[&str] = &[
 const DESCRIBED: &[&str] = &[
     "podplane/apps/v1/services.proto",
     "podplane/core/v1/services.proto",
+    "podplane/networking/v1/services.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

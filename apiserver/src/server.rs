@@ -8,6 +8,7 @@ use podplane_api::{
     apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
     core::{Event, Namespace, Node, Pod, Service},
+    networking::ClusterCIDR,
 };
 use podplane_proto::{
     DESCRIPTORS,
@@ -147,6 +148,7 @@ pub(crate) async fn serve(
     server.add::<Deployment>();
     server.add::<ReplicaSet>();
     server.add::<ControllerRevision>();
+    server.add::<ClusterCIDR>();
     let Server {
         feeder,
         position,

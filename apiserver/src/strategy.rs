@@ -1,6 +1,7 @@
 //! What is particular to a kind: defaults, what a client may set, when it is finally gone. Adding a kind is an
 //! implementation of [`Strategy`] and a line in [`crate::server`].
 
+mod cluster_cidr;
 mod controller_revision;
 mod deployment;
 mod event;

@@ -1,6 +1,7 @@
 //! The whole server in this process, through the client that everyone uses.
 
 mod admission;
+mod cluster_cidrs;
 mod deletes;
 mod durability;
 mod faces;

@@ -18,6 +18,7 @@ pub(crate) enum Kind {
     Deployment,
     ReplicaSet,
     ControllerRevision,
+    ClusterCIDR,
 }
 
 /// Evaluates an expression with a type for the kind: `with_kind!(kind, K => get::<K>(name))`.
@@ -60,6 +61,10 @@ macro_rules! with_kind {
                 type $K = podplane_api::apps::ControllerRevision;
                 $body
             }
+            $crate::kind::Kind::ClusterCIDR => {
+                type $K = podplane_api::networking::ClusterCIDR;
+                $body
+            }
         }
     };
 }
@@ -87,7 +92,7 @@ fn schema<K: Object>() -> Schema {
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Node,
         Self::Pod,
         Self::Event,
@@ -97,6 +102,7 @@ impl Kind {
         Self::Deployment,
         Self::ReplicaSet,
         Self::ControllerRevision,
+        Self::ClusterCIDR,
     ];
 
     fn schema(self) -> Schema {

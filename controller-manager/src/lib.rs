@@ -24,6 +24,7 @@ use podplane_api::{
     apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
     core::{Namespace, Node, Pod, Service},
+    networking::ClusterCIDR,
 };
 use podplane_client::{
     Cache, Client, Endpoint, EventRecorder, ListParams, endpoint::EndpointError, reflector,
@@ -126,6 +127,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let deployments = kinds.watch::<Deployment>();
     let sets = kinds.watch::<ReplicaSet>();
     let pods = kinds.watch::<Pod>();
+    kinds.watch::<ClusterCIDR>();
     kinds.watch::<ControllerRevision>();
     kinds.watch::<Lease>();
     kinds.watch::<Namespace>();

@@ -26,6 +26,8 @@ use prost_types::FileDescriptorSet;
 use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
+use crate::{build, definitions};
+
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto/proto");
 
 /// A package of generated messages.
@@ -69,7 +71,13 @@ static APPS: Package = Package {
     definitions: &["io.k8s.api.apps.v1."],
     uses: &[&META, &CORE],
 };
-static PACKAGES: [&Package; 3] = [&META, &CORE, &APPS];
+static NETWORKING: Package = Package {
+    name: "podplane.networking.v1",
+    directory: "podplane/networking/v1",
+    definitions: &[definitions::MOVED_TO],
+    uses: &[&META, &CORE],
+};
+static PACKAGES: [&Package; 4] = [&META, &CORE, &APPS, &NETWORKING];
 
 /// A served kind: what the service template needs to know of it.
 struct Served {
@@ -142,7 +150,8 @@ pub(crate) fn generate() -> Result<()> {
     ] {
         add(&mut generator);
     }
-    let definitions = generator.take_definitions(true);
+    let mut definitions = generator.take_definitions(true);
+    definitions.extend(cluster_cidr()?);
     let numbers = Numbers::read()?;
     let mut files = BTreeMap::new();
     for package in PACKAGES {
@@ -178,14 +187,36 @@ pub(crate) fn generate() -> Result<()> {
         served::<ReplicaSet>(true, &[]),
         served::<ControllerRevision>(true, &[]),
     ];
+    // Not a kind of `k8s-openapi`.
+    let networking = [Served {
+        kind: "ClusterCIDR",
+        plural: "ClusterCIDRs".to_owned(),
+        namespaced: false,
+        extra: &[],
+    }];
     files.insert(CORE.services(), services(&CORE, &core)?);
     files.insert(APPS.services(), services(&APPS, &apps)?);
+    files.insert(NETWORKING.services(), services(&NETWORKING, &networking)?);
     for (file, text) in files {
         let path = Path::new(ROOT).join(&file);
         fs::create_dir_all(path.parent().context("a file in a directory")?)?;
         fs::write(path, text).with_context(|| format!("write {file}"))?;
     }
     Ok(())
+}
+
+/// The definitions that `cargo xtask definitions` wrote of ClusterCIDR. Lists have no message of their kind.
+fn cluster_cidr() -> Result<Map<String, Value>> {
+    let file = build::root().join(definitions::MOVED_OUTPUT);
+    let text = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+    let mut document: Value = serde_json::from_slice(&text)?;
+    match document["components"]["schemas"].take() {
+        Value::Object(mut all) => {
+            all.retain(|name, _| !name.ends_with("List"));
+            Ok(all)
+        }
+        _ => bail!("no schemas in {}", file.display()),
+    }
 }
 
 fn subschema<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {

@@ -7,6 +7,7 @@ use podplane_api::{
     coordination::Lease,
     core::{Event, Namespace, Node, Pod, Service},
     jiff::Timestamp,
+    networking::ClusterCIDR,
     table::{Column, Row},
 };
 use podplane_proto::{
@@ -255,6 +256,7 @@ impl RestKind for Service {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
 }
 
+impl RestKind for ClusterCIDR {}
 impl RestKind for ControllerRevision {}
 impl RestKind for Event {}
 impl RestKind for Lease {}

@@ -7,6 +7,7 @@ use podplane_api::{
     apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
     core::{self, Event, Namespace, Node, Pod},
+    networking::ClusterCIDR,
 };
 use podplane_proto::{
     codec,
@@ -126,6 +127,7 @@ impl NarrowMethods for core::Service {}
 impl NarrowMethods for Deployment {}
 impl NarrowMethods for ReplicaSet {}
 impl NarrowMethods for ControllerRevision {}
+impl NarrowMethods for ClusterCIDR {}
 
 fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Response {
     let handle = move |request: ListRequest| {

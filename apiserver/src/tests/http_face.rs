@@ -5,6 +5,7 @@ use podplane_proto::kubernetes;
 
 use super::*;
 
+const CLUSTER_CIDRS: &str = "/apis/networking.x-k8s.io/v1/clustercidrs";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 fn pod(name: &str) -> Value {
@@ -237,6 +238,28 @@ async fn health_is_told_by_check() {
     server.stop().await;
 }
 
+/// `kubectl auth can-i --list` sends protobuf since 1.32.
+#[tokio::test]
+async fn rules_are_asked_for_in_protobuf() {
+    let server = TestServer::start().await;
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": "default"}});
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    let media = kubernetes::MEDIA_TYPE;
+    for accept in ["application/json", media] {
+        let headers = [("content-type", media), ("accept", accept)];
+        let body = kubernetes::encode(&review).unwrap();
+        let answer = server.rest.exchange(Method::POST, path, &headers, body);
+        let answer = within(answer).await.unwrap();
+        assert_eq!(answer.code, 201, "{}", answer.body);
+        assert_eq!(answer.headers[header::CONTENT_TYPE], accept);
+        if accept != media {
+            let rules = &answer.body["status"]["resourceRules"];
+            assert!(rules[0]["verbs"].is_array(), "{rules}");
+        }
+    }
+    server.stop().await;
+}
+
 /// As a program with client-go has it: protobuf there and back.
 #[tokio::test]
 async fn objects_go_both_ways_in_protobuf() {
@@ -257,6 +280,8 @@ async fn objects_go_both_ways_in_protobuf() {
         (PODS, accept.as_str(), 200, media),
         (PODS, "application/json", 200, "application/json"),
         (PODS, "application/cbor", 406, "application/json"),
+        (CLUSTER_CIDRS, accept.as_str(), 200, "application/json"),
+        (CLUSTER_CIDRS, media, 406, "application/json"),
     ] {
         let headers = [("accept", accept)];
         let answer = server.rest.exchange(Method::GET, path, &headers, "");

@@ -12,6 +12,7 @@
 
 pub mod event_view;
 pub mod names;
+pub mod networking;
 pub mod object;
 pub mod patch;
 pub mod pod_ips;

@@ -15,7 +15,10 @@ use k8s_openapi::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::strict::{self, StrictError};
+use crate::{
+    networking::ClusterCIDR,
+    strict::{self, StrictError},
+};
 
 /// A kind that podplane stores and serves.
 ///
@@ -164,6 +167,7 @@ macro_rules! objects {
 }
 
 objects! {
+    ClusterCIDR: Cluster, "clustercidr", [], [];
     ControllerRevision: Namespaced, "controllerrevision", [], [];
     Deployment: Namespaced, "deployment", ["deploy"], ["all"];
     Event: Namespaced, "event", ["ev"], [];

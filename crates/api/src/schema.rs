@@ -9,7 +9,10 @@ use k8s_openapi::Resource;
 use serde_json::{Map, Value};
 
 /// The documents that the types are read from. All have the form of an OpenAPI v3 document with `components.schemas` alone.
-const DOCUMENTS: &[&str] = &[include_str!("../schema/kubernetes.json")];
+const DOCUMENTS: &[&str] = &[
+    include_str!("../schema/kubernetes.json"),
+    include_str!("../schema/cluster-cidr.json"),
+];
 
 static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::read(&definitions()));
 

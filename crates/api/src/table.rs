@@ -1,6 +1,7 @@
 //! Objects as rows of a table: the columns of each kind, as kubectl has them.
 
 pub mod age;
+mod cluster_cidr;
 pub mod node;
 pub mod pod;
 mod service;

@@ -3,6 +3,7 @@ use podplane_api::{
     apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
     core::{Event, Namespace, Node, Pod, Service},
+    networking::ClusterCIDR,
 };
 use prost::Message;
 use prost_reflect::{DynamicMessage, Kind, MessageDescriptor};
@@ -217,6 +218,7 @@ fn the_structs_are_what_the_descriptors_say() {
     uniform::<Deployment>();
     uniform::<ReplicaSet>();
     uniform::<ControllerRevision>();
+    uniform::<ClusterCIDR>();
     same::<BindPodRequest>(
         &POOL
             .get_message_by_name("podplane.core.v1.BindPodRequest")

@@ -64,15 +64,12 @@ fn api_resources(kubectl: &Kubectl) {
         ("deployments", "deploy apps/v1 true Deployment"),
         ("replicasets", "rs apps/v1 true ReplicaSet"),
         ("controllerrevisions", "apps/v1 true ControllerRevision"),
+        ("clustercidrs", "networking.x-k8s.io/v1 false ClusterCIDR"),
     ] {
         assert_eq!(row(&table, name)[1..].join(" "), rest);
     }
     has_lines(&table, &["events ev v1 true Event"]);
     has_lines(&table, &["events ev events.k8s.io/v1 true Event"]);
-    assert!(
-        table.contains("networking.x-k8s.io/v1"),
-        "ClusterCIDR: {table}"
-    );
 }
 
 fn api_resources_of(kubectl: &Kubectl) {

@@ -13,6 +13,7 @@ use crate::{
     apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
     core::{Event, Namespace, Node, Pod, Service},
+    networking::ClusterCIDR,
 };
 
 /// A kind whose objects can be selected by some of their fields: those that Kubernetes supports for it.
@@ -240,6 +241,10 @@ impl Selectable for ReplicaSet {
         let replicas = set.status.as_ref().map_or(0, |status| status.replicas);
         Cow::Owned(replicas.to_string())
     })];
+}
+
+impl Selectable for ClusterCIDR {
+    const FIELDS: &'static [Field<Self>] = &[];
 }
 
 impl Selectable for ControllerRevision {

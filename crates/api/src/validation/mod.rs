@@ -1,5 +1,6 @@
 //! What makes an object well-formed, and which of its fields may change, as Kubernetes has it and in its words.
 
+mod cluster_cidr;
 mod controller_revision;
 mod deployment;
 mod event;
@@ -8,6 +9,7 @@ mod lease;
 mod metadata;
 mod namespace;
 mod node;
+mod node_selector;
 mod pod;
 mod replica_set;
 mod resources;

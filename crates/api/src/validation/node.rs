@@ -83,7 +83,7 @@ pub fn sync_pod_cidrs(spec: &mut NodeSpec) {
 /// Whether `text` is a CIDR by Kubernetes' rule for fields that are older than its strict one: host bits, leading zeros
 /// and IPv4-mapped IPv6 are let through.
 pub fn is_cidr(text: &str) -> bool {
-    family(text).is_some()
+    parse_cidr(text).is_some()
 }
 
 fn cidrs(node: &Node) -> &[String] {
@@ -103,7 +103,10 @@ fn pod_cidrs(path: &Path, cidrs: &[String], errors: &mut ErrorList) {
     if cidrs.len() < 2 {
         return;
     }
-    let families: Vec<_> = cidrs.iter().map(|cidr| family(cidr)).collect();
+    let families: Vec<_> = cidrs
+        .iter()
+        .map(|cidr| parse_cidr(cidr).map(|(family, _)| family))
+        .collect();
     if let Some((index, cidr)) = cidrs
         .iter()
         .enumerate()
@@ -127,26 +130,24 @@ fn pod_cidrs(path: &Path, cidrs: &[String], errors: &mut ErrorList) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Family {
+pub(super) enum Family {
     V4,
     V6,
 }
 
-/// The family of a CIDR, where an IPv4-mapped address counts as IPv4; `None` if it is no CIDR.
-fn family(text: &str) -> Option<Family> {
+/// The family of a CIDR, where an IPv4-mapped address counts as IPv4, and its length; `None` if it is no CIDR.
+pub(super) fn parse_cidr(text: &str) -> Option<(Family, u8)> {
     let (address, length) = text.split_once('/')?;
     if length.is_empty() || !length.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
     let length: u8 = length.parse().ok()?;
-    match ip(address)? {
-        IpAddr::V4(_) => (length <= 32).then_some(Family::V4),
-        IpAddr::V6(address) if length <= 128 => Some(match address.to_ipv4_mapped() {
-            Some(_) => Family::V4,
-            None => Family::V6,
-        }),
-        IpAddr::V6(_) => None,
-    }
+    let (family, most) = match ip(address)? {
+        IpAddr::V4(_) => (Family::V4, 32),
+        IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => (Family::V4, 128),
+        IpAddr::V6(_) => (Family::V6, 128),
+    };
+    (length <= most).then_some((family, length))
 }
 
 /// An address whose IPv4 octets may have leading zeros, as Go's parser took them for decimal before 1.17.

@@ -1,0 +1,126 @@
+//! The kinds of `networking.x-k8s.io/v1`.
+//!
+//! `k8s-openapi` has none of them: ClusterCIDR was a part of Kubernetes up to 1.28 and is a custom resource since. A test holds these
+//! structs against the published definition (`schema/cluster-cidr.json`).
+
+use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::{core::NodeSelector, meta::ObjectMeta};
+
+/// Blocks for the nodes that a selector picks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Document", into = "Document")]
+pub struct ClusterCIDR {
+    /// Standard object's metadata.
+    pub metadata: ObjectMeta,
+    /// What the nodes get.
+    pub spec: Option<ClusterCIDRSpec>,
+}
+
+/// Where blocks come from, how large they are, and for which nodes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterCIDRSpec {
+    /// The range of the IPv4 blocks, in CIDR notation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<String>,
+    /// The range of the IPv6 blocks, in CIDR notation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<String>,
+    /// The nodes; absent, all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<NodeSelector>,
+    /// How many bits of an address number the pods of a node: 8 makes blocks of 256 addresses.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub per_node_host_bits: i32,
+}
+
+impl Resource for ClusterCIDR {
+    const API_VERSION: &'static str = "networking.x-k8s.io/v1";
+    const GROUP: &'static str = "networking.x-k8s.io";
+    const KIND: &'static str = "ClusterCIDR";
+    const VERSION: &'static str = "v1";
+    const URL_PATH_SEGMENT: &'static str = "clustercidrs";
+    type Scope = ClusterResourceScope;
+}
+
+impl Metadata for ClusterCIDR {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// The object as it is written: with the names of its version and kind, which may be absent but not be others.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    #[serde(default)]
+    api_version: ApiVersion,
+    #[serde(default)]
+    kind: Kind,
+    #[serde(default, deserialize_with = "null_is_default")]
+    metadata: ObjectMeta,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spec: Option<ClusterCIDRSpec>,
+}
+
+impl From<Document> for ClusterCIDR {
+    fn from(document: Document) -> Self {
+        let Document { metadata, spec, .. } = document;
+        Self { metadata, spec }
+    }
+}
+
+impl From<ClusterCIDR> for Document {
+    fn from(ClusterCIDR { metadata, spec }: ClusterCIDR) -> Self {
+        Self {
+            api_version: ApiVersion,
+            kind: Kind,
+            metadata,
+            spec,
+        }
+    }
+}
+
+macro_rules! constants {
+    ($($name:ident: $text:expr;)*) => {
+        $(#[derive(Default)]
+        struct $name;
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str($text)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                match String::deserialize(from)? {
+                    text if text == $text => Ok(Self),
+                    text => Err(D::Error::custom(format!("{text:?} is not {:?}", $text))),
+                }
+            }
+        })*
+    };
+}
+
+constants! {
+    ApiVersion: ClusterCIDR::API_VERSION;
+    Kind: ClusterCIDR::KIND;
+}
+
+/// An explicit null is as good as nothing, as in all types of `k8s-openapi`.
+fn null_is_default<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
