@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Full};
@@ -62,22 +62,39 @@ impl Connection {
 
     /// One answer; returns its size.
     pub(crate) async fn unary(&mut self, path: &str, message: Bytes) -> Result<usize> {
-        let mut answer = self.send(path, message).await?;
         let mut size = 0;
+        self.read(path, message, |data| size += data.len()).await?;
+        Ok(size)
+    }
+
+    /// One answer; returns its message.
+    pub(crate) async fn answer(&mut self, path: &str, message: Bytes) -> Result<Bytes> {
+        let mut bytes = BytesMut::new();
+        self.read(path, message, |data| bytes.extend_from_slice(data))
+            .await?;
+        ensure!(bytes.len() >= PREFIX, "{path}: an answer without a message");
+        Ok(bytes.split_off(PREFIX).freeze())
+    }
+
+    async fn read(
+        &mut self,
+        path: &str,
+        message: Bytes,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let mut answer = self.send(path, message).await?;
         let mut done = false;
         while let Some(frame) = answer.frame().await {
             let frame = frame.context("read an answer")?;
             if let Some(data) = frame.data_ref() {
-                size += data.len();
+                each(data);
             } else if let Some(trailers) = frame.trailers_ref() {
                 succeeded(path, trailers)?;
                 done = true;
             }
         }
-        if !done {
-            bail!("{path}: an answer without a status");
-        }
-        Ok(size)
+        ensure!(done, "{path}: an answer without a status");
+        Ok(())
     }
 
     /// Many answers.

@@ -1,6 +1,6 @@
 //! The objects: pods of 1 KiB as they are stored, and values of as many bytes for etcd.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use podplane_api::{
     Object,
@@ -12,7 +12,11 @@ use podplane_proto::{
 };
 use serde_json::{Value, json};
 
-use crate::{call::framed, etcd};
+use crate::{
+    call::{Connection, framed},
+    etcd,
+    server::Server,
+};
 
 /// The bytes of a stored pod, and of a value in etcd.
 pub(crate) const SIZE: usize = 1024;
@@ -92,6 +96,23 @@ fn create_of<K: Object>(json: &Value) -> Result<Template> {
     })?)
 }
 
+/// Creates a pod that no other call names, and makes sure of its size in the store.
+pub(crate) async fn check_size(server: &Server) -> Result<()> {
+    let mut connection = Connection::open(server.address).await?;
+    let request = create()?.with(9_999_999);
+    let stored = connection.answer(&create_path::<Pod>(), request).await?;
+    let mut stored: Pod = codec::decode(&stored)?;
+    // The revision is the commit's, and not in the value.
+    stored.metadata.resource_version = None;
+    let size = stored.to_vec()?.len();
+    let right = (PADDING + SIZE).saturating_sub(size);
+    ensure!(
+        size == SIZE,
+        "a stored pod has {size} bytes, not {SIZE}: PADDING should be {right}"
+    );
+    Ok(())
+}
+
 pub(crate) fn get() -> Result<Template> {
     Template::new(framed(&GetRequest {
         namespace: NAMESPACE.to_owned(),
@@ -131,14 +152,13 @@ fn pod() -> Value {
         "spec": {
             "containers": [{
                 "name": "web", "image": "registry.k8s.io/pause:3.10",
-                "ports": [{"name": "http", "containerPort": 8080}],
                 "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}},
             }],
         },
     })
 }
 
-const PADDING: usize = 100;
+const PADDING: usize = 6;
 
 const KEY: &str = "/registry/pods/default/";
 

@@ -26,6 +26,7 @@ pub(crate) async fn create(bench: &Bench, writers: usize) -> Result<Vec<Line>> {
         Server::empty(&dir).await?,
     ];
     let [ours, theirs, nothing] = &servers;
+    pods::check_size(ours).await?;
     let open = |server: &Server| Connection::several(server.address, connections(writers));
     let (pod, put) = (pods::create()?, pods::etcd_put()?);
     let targets = [
