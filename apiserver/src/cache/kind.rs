@@ -342,8 +342,14 @@ impl<K: Strategy> Sink for KindCache<K> {
             }));
         }
         state.last = revision;
-        let end = state.end();
-        drop(state);
+    }
+
+    fn watches(&self) -> usize {
+        self.end.receiver_count()
+    }
+
+    fn wake(&self) {
+        let end = self.read().end();
         self.end.send_replace(end);
     }
 }
