@@ -33,7 +33,7 @@ use crate::{
 /// Large enough that no leaf, which holds up to 20 values, ever spills into `blobs/`.
 const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page updates.
-const CACHE_BYTES: u64 = 64 * 1024 * 1024;
+const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// A batch begins only with room for two segments and for the pages that it makes sled rewrite. An I/O error in the
 /// middle of a write poisons the store; finding the disk full beforehand does not.
 const NEEDED_BYTES: u64 = 4 * SEGMENT_BYTES as u64;
