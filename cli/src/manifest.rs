@@ -287,13 +287,12 @@ mod tests {
                 "x.yaml: document 3: unknown field \"spec.containers[0].imaage\""
             ]
         );
-        assert_eq!(
-            errors("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}"),
-            [
-                "x.yaml: document 1: Deployment (apps/v1) is no kind that podplane serves; it serves Node (v1), Pod (v1), Event (v1), \
-              Lease (coordination.k8s.io/v1), Namespace (v1)"
-            ]
-        );
+        let [unserved] = &errors("apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: a}")[..]
+        else {
+            panic!()
+        };
+        let begins = "x.yaml: document 1: DaemonSet (apps/v1) is no kind that podplane serves; it serves Node (v1), Pod (v1), ";
+        assert!(unserved.starts_with(begins), "{unserved}");
         assert_eq!(
             errors("just text"),
             ["x.yaml: document 1: want an object with apiVersion and kind"]

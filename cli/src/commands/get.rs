@@ -348,9 +348,9 @@ mod tests {
             printer("get pods -A -o wide")
                 .rows(Kind::Pod, &pods(), now())
                 .unwrap(),
-            "NAMESPACE     NAME    READY   STATUS              RESTARTS   AGE   IP       NODE\n\
-             default       web-0   0/1     ContainerCreating   0          5s    <none>   node-0\n\
-             kube-system   dns     0/1     ContainerCreating   0          5s    <none>   node-0"
+            "NAMESPACE     NAME    READY   STATUS              RESTARTS   AGE   IP       NODE     NOMINATED NODE   READINESS GATES\n\
+             default       web-0   0/1     ContainerCreating   0          5s    <none>   node-0   <none>           <none>\n\
+             kube-system   dns     0/1     ContainerCreating   0          5s    <none>   node-0   <none>           <none>"
         );
     }
 
