@@ -5,7 +5,8 @@ use super::Strategy;
 use crate::error;
 
 /// The namespaces that exist from the first start, and cannot be deleted: the cluster does not work without them.
-pub(crate) const SYSTEM_NAMESPACES: [&str; 3] = ["default", "kube-node-lease", "kube-system"];
+pub(crate) const SYSTEM_NAMESPACES: [&str; 4] =
+    ["default", "kube-node-lease", "kube-public", "kube-system"];
 /// Held by `spec.finalizers` until nothing is left in the namespace.
 const CONTENT_FINALIZER: &str = "kubernetes";
 /// So that namespaces can be selected by name.

@@ -182,8 +182,11 @@ async fn the_system_namespaces_are_there_and_stay() {
         .unwrap()
         .items;
     let names: Vec<_> = names.iter().map(Object::name).collect();
-    assert_eq!(names, ["default", "kube-node-lease", "kube-system"]);
-    for name in ["default", "kube-node-lease", "kube-system"] {
+    assert_eq!(
+        names,
+        ["default", "kube-node-lease", "kube-public", "kube-system"]
+    );
+    for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
         let error = server
             .namespaces()
             .delete(name, &DeleteParams::default())

@@ -106,7 +106,7 @@ fn pods_wide(kubectl: &Kubectl) {
 fn namespaces(kubectl: &Kubectl) {
     let table = kubectl.run("get ns").ok();
     assert_eq!(header(&table), ["NAME", "STATUS", "AGE"]);
-    for name in ["default", "kube-system", "kube-node-lease"] {
+    for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
         assert_eq!(row(&table, name)[1], "Active");
     }
 }
