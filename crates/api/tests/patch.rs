@@ -93,6 +93,24 @@ fn what_is_no_longer_stated_goes_unless_others_own_it() {
 }
 
 #[test]
+fn an_object_keeps_its_name_when_all_else_goes_from_its_metadata() {
+    let mut config = config(None, "i");
+    config["metadata"]["namespace"] = "n".into();
+    let first = applied(None, &config, "a", Conflicts::Refuse).unwrap();
+    config["metadata"] = json!({"name": "d", "namespace": "n"});
+    let named = applied(Some(&first.object), &config, "a", Conflicts::Refuse).unwrap();
+    config.as_object_mut().unwrap().remove("metadata");
+    let unnamed = applied(Some(&first.object), &config, "a", Conflicts::Refuse).unwrap();
+    for mut object in [named.object, unnamed.object] {
+        object["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("managedFields");
+        assert_eq!(object["metadata"], json!({"name": "d", "namespace": "n"}));
+    }
+}
+
+#[test]
 fn another_value_is_a_conflict_in_kubernetes_words() {
     let live = applied(None, &config(Some(2), "i"), "a", Conflicts::Refuse)
         .unwrap()

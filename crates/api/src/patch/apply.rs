@@ -213,10 +213,11 @@ fn prune(ty: Type, merged: Value, last: Option<&FieldSet>, managers: &Managers) 
     };
     let fields = |value: &Value| typed::fields(ty, value).with_named(Some(ty));
     let last = last.clone().with_named(Some(ty));
+    // What names the object does not go with the last of its labels.
     let owned = managers
         .0
         .iter()
-        .fold(FieldSet::default(), |all, entry| all.union(&entry.fields))
+        .fold(ownerless(), |all, entry| all.union(&entry.fields))
         .with_named(Some(ty));
     let all = fields(&merged);
     let without_last = typed::remove(ty, &merged, &last);
