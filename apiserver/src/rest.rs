@@ -91,6 +91,10 @@ pub(crate) fn router(
         .route("/apis/{group}", get(group))
         .route("/api/{version}", get(core_resources))
         .route("/apis/{group}/{version}", get(group_resources))
+        .route(
+            "/openapi/v2",
+            get(|headers: HeaderMap| async move { openapi::legacy(&headers) }),
+        )
         .route("/openapi/v3", get(openapi_index))
         .route("/openapi/v3/{*path}", get(openapi_document))
         .route("/api/{version}/{*path}", any(core_object))

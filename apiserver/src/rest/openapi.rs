@@ -20,6 +20,11 @@ use super::{
 };
 
 const JSON: &str = "application/json";
+/// What is asked for, and, because `@` stands in no media type, what is answered.
+const LEGACY: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
 const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
     "application/json-patch+json",
@@ -45,6 +50,16 @@ const DELETE: [&str; 4] = [
     "orphanDependents",
     "propagationPolicy",
 ];
+
+/// `/openapi/v2`, in protobuf alone: a message without any field, which is a document that defines nothing. kubectl asks for it where v3 knows nothing of a
+/// kind, and from one that defines nothing it goes on to say that there is no such kind.
+pub(super) fn legacy(headers: &HeaderMap) -> Answer {
+    let mut accepted = answer::accepted(headers).split(',').map(str::trim);
+    match accepted.any(|media| LEGACY.contains(&media)) {
+        true => answer::body(StatusCode::OK, LEGACY[1], Bytes::new()),
+        false => answer::no_such_path(),
+    }
+}
 
 /// All documents, by their paths below `/openapi/v3/`.
 #[derive(Debug, Default)]
