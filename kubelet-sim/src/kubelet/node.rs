@@ -16,7 +16,7 @@ use podplane_api::{
     jiff::Timestamp,
     pod_ips::{POD_IPS_ALLOCATED, is_host_network, is_terminal},
 };
-use podplane_client::{ApiError, Cache, Client, EventRecorder};
+use podplane_client::{ApiError, Cache, Client, EventRecorder, events::EventType};
 use podplane_cni::host_local::Lease;
 use tokio::{
     sync::{Mutex, Notify, watch},
@@ -465,6 +465,7 @@ impl Node {
             node.status.as_ref(),
             Timestamp::now(),
         );
+        let turn = node_status::turn(node.status.as_ref(), &status);
         let is_due = reporter
             .written
             .is_none_or(|at| at.elapsed() >= self.heartbeat);
@@ -485,8 +486,13 @@ impl Node {
             if updated.is_err() && is_owed {
                 self.must_report.store(true, Ordering::Relaxed);
             }
-            updated.map_err(NodeError::api("write the node's status"))?;
+            let updated = updated.map_err(NodeError::api("write the node's status"))?;
             reporter.written = Some(Instant::now());
+            if let Some(turn) = turn {
+                let message = format!("Node {} status is now: {turn}", self.name());
+                self.events
+                    .record(&updated, EventType::Normal, turn, "", message);
+            }
         }
         Ok(())
     }

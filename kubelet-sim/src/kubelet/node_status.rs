@@ -105,6 +105,17 @@ pub fn is_same(a: &NodeStatus, b: &NodeStatus) -> bool {
     without_heartbeats(a) == without_heartbeats(b)
 }
 
+/// The reason of the event, if the node became ready or ceased to be.
+pub fn turn(old: Option<&NodeStatus>, new: &NodeStatus) -> Option<&'static str> {
+    let ready = |status: &NodeStatus| {
+        let mut conditions = status.conditions.iter().flatten();
+        let ready = conditions.find(|condition| condition.type_ == "Ready")?;
+        Some(ready.status == "True")
+    };
+    let (was, is) = (old.and_then(ready)?, ready(new)?);
+    (was != is).then_some(if is { "NodeReady" } else { "NodeNotReady" })
+}
+
 /// The value of [`POD_IPS_ALLOCATED`](podplane_api::pod_ips::POD_IPS_ALLOCATED); no annotation where the books cannot be read.
 pub fn allocated(network: &Network) -> Option<String> {
     network.usage.map(|usage| usage.allocated.to_string())
@@ -263,6 +274,15 @@ mod tests {
         assert_eq!(
             condition(&after, "Ready").last_transition_time,
             Some(Time(later))
+        );
+        let turns = [
+            (None, &after),
+            (Some(&before), &after),
+            (Some(&after), &before),
+        ];
+        assert_eq!(
+            turns.map(|(old, new)| turn(old, new)),
+            [None, Some("NodeReady"), Some("NodeNotReady")]
         );
         let unmoved = condition(&after, "DiskPressure")
             .last_transition_time

@@ -73,6 +73,12 @@ fn describe_node(kubectl: &Kubectl) {
         "{text}"
     );
     assert!(text.contains("podplane.io/pod-ips"), "{text}");
+    let ready = format!("Normal NodeReady kubelet Node {node} status is now: NodeReady");
+    let event = text.lines().map(words).any(|mut event| {
+        // When: `12s`.
+        event.len() > 2 && event.remove(2).ends_with(['s', 'm']) && event.join(" ") == ready
+    });
+    assert!(event, "{text}");
 }
 
 fn describe_pod(kubectl: &Kubectl) {
