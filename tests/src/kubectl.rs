@@ -34,6 +34,8 @@ pub type Case = (&'static str, fn(&Kubectl));
 pub struct Kubectl {
     program: PathBuf,
     home: TempDir,
+    /// What the server serves, as discovered. All cases of a version share it, as a user's commands do.
+    cache: PathBuf,
     minor: u32,
     server: String,
     /// Its namespace, which is the context's.
@@ -192,6 +194,9 @@ impl Kubectl {
             .env("PATH", env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.home.path())
             .env("KUBECONFIG", self.path("kubeconfig"))
+            .env("KUBECACHEDIR", &self.cache)
+            // What `edit` was refused, it leaves there.
+            .env("TMPDIR", self.home.path())
             .stdin(Stdio::null());
         command
     }
@@ -272,11 +277,14 @@ pub fn each(cluster: &Cluster, order: Order, cases: &[Case]) {
     let Some(programs) = programs() else { return };
     // One case can be picked, to look at it alone.
     let only = env::var("PODPLANE_CASE").unwrap_or_default();
+    let caches = tempfile::Builder::new().prefix("pp-kubectl-").tempdir();
+    let caches = caches.expect("a temporary directory");
     let of_version = |(minor, program): &(u32, PathBuf)| {
+        let cache = caches.path().join(minor.to_string());
         let chosen = cases.iter().filter(|(name, _)| name.contains(&only));
         let failed = chosen.filter_map(|(name, case)| {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                case(&kubectl(cluster, program, *minor, name));
+                case(&kubectl(cluster, program, *minor, &cache, name));
             }));
             let text = message(outcome.err()?);
             Some(format!("── kubectl 1.{minor}, {name}\n{text}"))
@@ -314,7 +322,7 @@ fn message(panic: Box<dyn Any + Send>) -> String {
 }
 
 /// A kubectl with a fresh namespace, called after the case.
-fn kubectl(cluster: &Cluster, program: &Path, minor: u32, case: &str) -> Kubectl {
+fn kubectl(cluster: &Cluster, program: &Path, minor: u32, cache: &Path, case: &str) -> Kubectl {
     let named = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let text: String = case.to_ascii_lowercase().chars().map(named).collect();
     let mut namespace = text
@@ -334,21 +342,19 @@ fn kubectl(cluster: &Cluster, program: &Path, minor: u32, case: &str) -> Kubectl
     let kubectl = Kubectl {
         program: program.to_owned(),
         home: home.expect("a temporary directory"),
+        cache: cache.to_owned(),
         minor,
         server: server.expect("a server in the kubeconfig").to_owned(),
         namespace,
     };
-    kubectl.file("kubeconfig", &kubeconfig);
     let namespace = &kubectl.namespace;
+    let context = kubeconfig.replace("namespace: default", &format!("namespace: {namespace}"));
+    assert_ne!(context, kubeconfig, "the context has a namespace");
+    kubectl.file("kubeconfig", &context);
     // JSON, because the protobuf of `create namespace` is a case of its own.
     let manifest =
         format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{namespace}"}}}}"#);
-    kubectl.fed("create -f -", &manifest).ok();
-    kubectl
-        .run(&format!(
-            "config set-context --current --namespace={namespace}"
-        ))
-        .ok();
+    kubectl.fed("create --validate=false -f -", &manifest).ok();
     kubectl
 }
 

@@ -9,6 +9,7 @@ pub(super) const CASES: &[Case] = &[
     ("get deployments and replica sets", tables),
     ("describe deployment", describe),
     ("scale", scale),
+    ("scale a replica set", scale_set),
     ("rollout status", status),
     ("set image and rollout history", history),
     ("rollout undo", undo),
@@ -129,12 +130,42 @@ fn scale(kubectl: &Kubectl) {
         .run("scale --current-replicas=3 --replicas=0 deployment/web")
         .ok();
     pods(kubectl, 0);
+    let missing = kubectl
+        .run("scale deployment nobody --replicas=1")
+        .failed(1);
+    assert!(
+        missing.starts_with("error: no objects passed to scale"),
+        "{missing}"
+    );
+}
+
+fn scale_set(kubectl: &Kubectl) {
+    let manifest = serde_json::json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "pause"}]}}}});
+    assert_eq!(
+        kubectl.apply(&manifest.to_string()),
+        "replicaset.apps/web created\n"
+    );
+    pods(kubectl, 1);
     assert_eq!(
         kubectl
-            .run("scale deployment nobody --replicas=1")
-            .failed(1),
-        "Error from server (NotFound): deployments.apps \"nobody\" not found\n"
+            .run("scale rs web --current-replicas=1 --replicas=2")
+            .ok(),
+        "replicaset.apps/web scaled\n"
     );
+    pods(kubectl, 2);
+    assert_eq!(
+        kubectl
+            .run("scale rs web --current-replicas=1 --replicas=3")
+            .failed(1),
+        "error: Expected replicas to be 1, was 2\n"
+    );
+    assert_eq!(
+        kubectl.run("scale rs --all --replicas=0 --timeout=1m").ok(),
+        "replicaset.apps/web scaled\n"
+    );
+    pods(kubectl, 0);
 }
 
 fn status(kubectl: &Kubectl) {

@@ -7,11 +7,13 @@ use super::{has_lines, header, row};
 pub(super) const CASES: &[Case] = &[
     ("version", version),
     ("cluster-info", cluster_info),
+    ("cluster-info dump", dump),
     ("api-resources", api_resources),
     ("api-resources -o wide --api-group", api_resources_of),
     ("api-versions", api_versions),
     ("auth whoami", whoami),
     ("auth can-i", can_i),
+    ("auth can-i --list", can_i_list),
     ("get --raw health", health),
     ("get --raw metrics", metrics),
     ("get --raw of a list", raw_list),
@@ -46,6 +48,19 @@ fn cluster_info(kubectl: &Kubectl) {
             kubectl.server()
         )),
         "{text:?}"
+    );
+}
+
+/// It wants kinds that are not served, and says which.
+fn dump(kubectl: &Kubectl) {
+    let answer = kubectl.run("cluster-info dump");
+    assert!(
+        answer.stdout.contains("\"kind\": \"NodeList\""),
+        "{answer:?}"
+    );
+    assert_eq!(
+        answer.failed(1),
+        "Error from server (NotFound): the server could not find the requested resource\n"
     );
 }
 
@@ -123,6 +138,20 @@ fn can_i(kubectl: &Kubectl) {
         Some("yes")
     );
     assert_eq!(kubectl.run("auth can-i get /metrics").ok(), "yes\n");
+}
+
+fn can_i_list(kubectl: &Kubectl) {
+    let table = kubectl.run("auth can-i --list").ok();
+    has_lines(
+        &table,
+        &["Resources Non-Resource URLs Resource Names Verbs"],
+    );
+    let pods = row(&table, "pods");
+    assert_eq!(pods[1..3], ["[]", "[]"], "{table}");
+    assert!(
+        pods.contains(&"[create") || pods.contains(&"create"),
+        "{table}"
+    );
 }
 
 fn health(kubectl: &Kubectl) {

@@ -9,6 +9,7 @@ pub(super) const CASES: &[Case] = &[
     ("cordon and uncordon", cordon),
     ("drain", drain),
     ("drain what has bare pods", drain_refused),
+    ("drain what a DaemonSet owns", drain_daemon_set),
     ("label nodes", label),
     ("create and delete a node", node),
     ("patch podCIDR", patch_cidr),
@@ -105,7 +106,9 @@ fn drain_refused(kubectl: &Kubectl) {
     let refused = kubectl.run(&format!("drain {node} --delete-emptydir-data"));
     let refused = refused.failed(1);
     assert!(
-        refused.contains(&format!("cannot delete Pods that declare no controller (use --force to override): {namespace}/web")),
+        refused.contains(&format!(
+            "declare no controller (use --force to override): {namespace}/web"
+        )),
         "{refused}"
     );
     let refused = kubectl.run(&format!("drain {node} --force")).failed(1);
@@ -117,11 +120,35 @@ fn drain_refused(kubectl: &Kubectl) {
     let dry = kubectl.run(&format!(
         "drain {node} --force --delete-emptydir-data --dry-run=server"
     ));
-    assert!(
-        dry.stdout.contains("web evicted (server dry run)"),
-        "{dry:?}"
-    );
+    assert!(dry.stdout.contains("/web (server dry run)"), "{dry:?}");
     kubectl.run("get pod web").ok();
+    // The next to drain this node wants it empty.
+    kubectl.run("delete pod web --now").ok();
+    kubectl.run(&format!("uncordon {node}")).ok();
+}
+
+/// DaemonSets are not served, so that its pods have lost their owner.
+fn drain_daemon_set(kubectl: &Kubectl) {
+    let node = kubectl.node();
+    let namespace = &kubectl.namespace;
+    let manifest = serde_json::json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "web", "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "web",
+            "uid": "8b2b5b8e-0c43-4b8c-9f8c-0f8d3a0b7d11", "controller": true}]},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "pause"}]}});
+    kubectl.apply(&manifest.to_string());
+    kubectl.run("wait --for=condition=Ready pod/web").ok();
+    let refused = kubectl
+        .run(&format!("drain {node} --ignore-daemonsets"))
+        .failed(1);
+    let missing = format!("the server could not find the requested resource: {namespace}/web");
+    assert!(refused.contains(&missing), "{refused}");
+    kubectl.run("get pod web").ok();
+    let drained = kubectl.run(&format!("drain {node} --ignore-daemonsets --force"));
+    has_lines(
+        &drained.ok(),
+        &["pod/web evicted", &format!("node/{node} drained")],
+    );
+    kubectl.run("get pod web").failed(1);
     kubectl.run(&format!("uncordon {node}")).ok();
 }
 

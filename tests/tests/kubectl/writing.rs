@@ -233,20 +233,14 @@ fn two_managers(kubectl: &Kubectl) {
     };
     by("one", "x", "").ok();
     assert_eq!(by("two", "x", "").ok(), "pod/a serverside-applied\n");
-    let conflict = by("two", "w", "");
-    if conflict.code == Some(0) {
-        // The last writer may win, with a warning that names the other.
-        assert!(conflict.stderr.contains("\"one\""), "{conflict:?}");
-    } else {
-        let text = conflict.failed(1);
-        assert!(
-            text.starts_with(
-                "error: Apply failed with 1 conflict: conflict with \"one\": .metadata.labels.app\n"
-            ),
-            "{text}"
-        );
-        assert_eq!(app(kubectl, "a"), "x");
-    }
+    let text = by("two", "w", "").failed(1);
+    assert!(
+        text.starts_with(
+            "error: Apply failed with 1 conflict: conflict with \"one\": .metadata.labels.app\n"
+        ),
+        "{text}"
+    );
+    assert_eq!(app(kubectl, "a"), "x");
     by("two", "w", "--force-conflicts").ok();
     assert_eq!(app(kubectl, "a"), "w");
 }
