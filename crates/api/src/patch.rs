@@ -61,7 +61,9 @@ pub fn json(mut document: Value, patch: Value) -> Result<Value, PatchError> {
                 )));
             }
         }
-        let operation = as_add(operation, &document);
+        let Some(operation) = with_open_fields(operation, &document) else {
+            continue;
+        };
         json_patch::patch_unsafe(&mut document, &[operation]).map_err(|error| {
             let path = error.path;
             PatchError::Unprocessable(format!("operation {index} at {path:?}: {}", error.kind))
@@ -70,15 +72,17 @@ pub fn json(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     Ok(document)
 }
 
-/// In the library of kube-apiserver, a field that an object does not have can be replaced, and copied as `null`.
-fn as_add(operation: PatchOperation, document: &Value) -> PatchOperation {
+/// In the library of kube-apiserver, a field that an object does not have can be replaced, copied as `null`, and tested to be `null`, of
+/// which nothing is left to do.
+fn with_open_fields(operation: PatchOperation, document: &Value) -> Option<PatchOperation> {
     let is_open = |path: &Pointer| {
         let parent = path
             .parent()
             .and_then(|parent| parent.resolve(document).ok());
         parent.is_some_and(Value::is_object) && path.resolve(document).is_err()
     };
-    match operation {
+    Some(match operation {
+        PatchOperation::Test(test) if test.value.is_null() && is_open(&test.path) => return None,
         PatchOperation::Replace(ReplaceOperation { path, value }) if is_open(&path) => {
             PatchOperation::Add(AddOperation { path, value })
         }
@@ -87,7 +91,7 @@ fn as_add(operation: PatchOperation, document: &Value) -> PatchOperation {
             PatchOperation::Add(AddOperation { path, value })
         }
         other => other,
-    }
+    })
 }
 
 fn written_size(value: &Value) -> usize {
