@@ -24,13 +24,22 @@ impl Apiserver {
     ///
     /// If it cannot be started.
     pub async fn start(dir: &Path) -> Result<Self> {
+        Self::start_at("127.0.0.1:0", dir).await
+    }
+
+    /// The same where another one listened, so that its clients come back.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub async fn start_at(address: &str, dir: &Path) -> Result<Self> {
         let file: PathBuf = dir.join("address");
         let _ = std::fs::remove_file(&file);
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(dir.join("log"))?;
-        let mut command = podplane(["apiserver", "--listen", "127.0.0.1:0", "--address-file"]);
+        let mut command = podplane(["apiserver", "--listen", address, "--address-file"]);
         let command = command.arg(&file).arg("--data-dir").arg(dir);
         let child = command.stdout(Stdio::null()).stderr(log).spawn()?;
         let mut server = Self {
