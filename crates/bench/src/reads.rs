@@ -84,7 +84,7 @@ pub(crate) async fn list(bench: &Bench) -> Result<Vec<Line>> {
                 .unary(&paths[who], requests[who].clone())
                 .await?;
             times[who].push(begun.elapsed().as_secs_f64() * 1e3);
-            ensure!(size > 5_000_000, "{size} bytes are no list of {PODS} pods");
+            ensure!(size > 4_000_000, "{size} bytes are no list of {PODS} pods");
         }
     }
     let [ours, theirs] = times;
