@@ -230,6 +230,31 @@ fn elements_stand_in_the_order_of_the_configuration() {
     }
 }
 
+/// As kube-rs adds a finalizer.
+#[test]
+fn a_field_that_is_not_there_is_tested_as_null() {
+    let add = |tested: Value| {
+        json!([
+            {"op": "test", "path": "/metadata/finalizers", "value": tested},
+            {"op": "add", "path": "/metadata/finalizers", "value": ["a"]},
+        ])
+    };
+    let finalized = json!({"metadata": {"finalizers": ["a"]}});
+    let patched = patch::json(json!({"metadata": {}}), add(Value::Null));
+    assert_eq!(patched, Ok(finalized.clone()));
+    for (document, tested) in [
+        (json!({"metadata": {}}), json!([])),
+        (finalized, Value::Null),
+        (json!({}), Value::Null),
+    ] {
+        let patched = patch::json(document.clone(), add(tested));
+        assert!(
+            matches!(patched, Err(PatchError::Unprocessable(_))),
+            "{document}"
+        );
+    }
+}
+
 #[test]
 fn json_patches_have_limits() {
     let many: Value = (0..10_001)
