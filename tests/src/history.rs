@@ -1,6 +1,6 @@
 //! Histories of concurrent operations on single keys, and whether they could have happened one at a time.
 //!
-//! Clients [record](Recorder) when each operation began and how it ended. [`History::check`] then looks, for each key, for an order of the operations that
+//! Clients [record](Recorder) when each operation began and how it ended. [`Recorder::check`] then looks, for each key, for an order of the operations that
 //! explains every answer and in which no operation that began after another had ended comes before it: linearizability (Herlihy and Wing).
 //! The search goes along the history and keeps every state that can be true at each point (Lowe's just-in-time linearization);
 //! equal ones merge. An operation without an answer may have happened or not.
