@@ -8,8 +8,8 @@ use podplane_proto::kubernetes;
 use serde_json::Value;
 
 use super::{
-    Refused,
     answer::{self, Answer},
+    call::Refused,
 };
 use crate::error;
 

@@ -14,9 +14,10 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Call, Refused,
     answer::{self, Answer},
-    body, patch,
+    body,
+    call::{Call, Refused},
+    patch,
     request::Options,
     resource,
 };

@@ -1,0 +1,399 @@
+//! One request for objects, from its options to its answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http::{HeaderMap, Method, StatusCode, Uri};
+use podplane_api::Scope;
+use podplane_proto::error::{ApiError, Reason};
+use serde_json::{Value, json};
+
+use super::{
+    Facade, Target,
+    answer::{self, About, Answer, Form},
+    body, discovery, log, patch,
+    request::Options,
+    resource::{Documents, Resource, Subresource, Written},
+    table::{self, Include, Tables},
+    watch,
+};
+use crate::{
+    error,
+    registry::{Part, Patch},
+};
+
+/// How many objects of a collection are deleted at once.
+const AT_ONCE: usize = 32;
+
+/// Why a call has no answer of its own.
+pub(super) enum Refused {
+    Error(ApiError),
+    Answer(Box<Answer>),
+}
+
+impl From<ApiError> for Refused {
+    fn from(error: ApiError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Answer> for Refused {
+    fn from(answer: Answer) -> Self {
+        Self::Answer(Box::new(answer))
+    }
+}
+
+/// What is invalid in options is refused as of a kind of its own.
+pub(super) fn of_options(kind: &'static str) -> impl Fn(ApiError) -> Refused {
+    move |error| match error.reason {
+        Reason::Invalid => answer::refusal_of_options(&error, kind).into(),
+        _ => error.into(),
+    }
+}
+
+/// One request.
+pub(super) struct Call<'a> {
+    pub(super) target: &'a Target,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) form: Form,
+    pub(super) body: Bytes,
+    pub(super) facade: &'a Facade,
+}
+
+impl Call<'_> {
+    pub(super) async fn answer(&self) -> Result<Answer, Refused> {
+        let options = Options::parse(&self.uri)?;
+        let named = !self.target.name.is_empty();
+        let names = self.target.resource.names();
+        let verb = match (&self.method, named) {
+            (&Method::GET, true) => "get",
+            (&Method::GET, false) => "list",
+            (&Method::POST, _) => "create",
+            (&Method::PUT, true) => "update",
+            (&Method::PATCH, true) => "patch",
+            (&Method::DELETE, true) => "delete",
+            (&Method::DELETE, false) => "deletecollection",
+            _ => return Ok(answer::not_allowed()),
+        };
+        let allowed = match self.target.subresource {
+            None => names.verbs,
+            Some(subresource) => discovery::about(names, subresource).verbs,
+        };
+        if !allowed.contains(&verb) {
+            return Ok(answer::not_allowed());
+        }
+        let part = match self.target.subresource {
+            None => Part::Main,
+            Some(Subresource::Status) => Part::Status,
+            Some(Subresource::Log) => return self.log().await,
+            Some(act @ (Subresource::Attach | Subresource::Exec | Subresource::PortForward)) => {
+                return Ok(self.nothing_runs(act));
+            }
+            Some(Subresource::Scale) => return self.scale(&options).await,
+            Some(act) => return self.act(act, &options).await,
+        };
+        match (&self.method, named) {
+            (&Method::GET, true) => self.get(&options).await,
+            (&Method::GET, false) => self.list(&options).await,
+            (&Method::POST, false) => self.create(&options).await,
+            (&Method::PUT, true) => self.update(part, &options).await,
+            (&Method::PATCH, true) => self.patch(part, &options).await,
+            (&Method::DELETE, true) => self.delete(&options).await,
+            (&Method::DELETE, false) => self.delete_collection(&options).await,
+            _ => Ok(answer::not_allowed()),
+        }
+    }
+
+    pub(super) fn is_watch(&self) -> bool {
+        Options::parse(&self.uri).is_ok_and(|options| options.is_watch().unwrap_or_default())
+    }
+
+    async fn get(&self, options: &Options) -> Result<Answer, Refused> {
+        let Target { resource, .. } = self.target;
+        let document = resource.get(&self.target.key()).await?;
+        Ok(self.shown(StatusCode::OK, document, options)?)
+    }
+
+    async fn list(&self, options: &Options) -> Result<Answer, Refused> {
+        let Target {
+            resource,
+            namespace,
+            ..
+        } = self.target;
+        let list = options.list(namespace).map_err(of_options("ListOptions"))?;
+        let include = Include::parse(&options.include_object)?;
+        if options.is_watch()? {
+            let resource = Arc::clone(resource);
+            let open = self.facade.metrics.watches(resource.names());
+            let stop = self.facade.stop.clone();
+            return Ok(watch::answer(resource, &list, self.form, include, stop, open).await);
+        }
+        let documents = resource.list(&list).await?;
+        Ok(self.listed(documents, include)?)
+    }
+
+    fn listed(&self, documents: Documents, include: Include) -> Result<Answer, ApiError> {
+        let names = self.target.resource.names();
+        let Documents { metadata, items } = documents;
+        let document = match self.form {
+            Form::Table(version) => {
+                Tables { version, include }.of(self.target.resource.as_ref(), &metadata, items)?
+            }
+            Form::Metadata(version) => {
+                let items: Vec<_> = items
+                    .iter()
+                    .map(|item| table::metadata_only(item, version))
+                    .collect();
+                json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": table::list_meta(&metadata), "items": items})
+            }
+            Form::Whole | Form::Protobuf => {
+                json!({"kind": format!("{}List", names.kind), "apiVersion": names.api_version(), "metadata": table::list_meta(&metadata), "items": items})
+            }
+        };
+        Ok(self.form.answer(StatusCode::OK, &document))
+    }
+
+    /// An object in the form that the client wants.
+    fn shown(
+        &self,
+        code: StatusCode,
+        document: Value,
+        options: &Options,
+    ) -> Result<Answer, ApiError> {
+        let document = match self.form {
+            Form::Whole | Form::Protobuf => document,
+            Form::Metadata(version) => table::metadata_only(&document, version),
+            Form::Table(version) => {
+                let include = Include::parse(&options.include_object)?;
+                let revision = document["metadata"]["resourceVersion"].as_str();
+                let metadata = podplane_proto::wire::ListMeta {
+                    resource_version: revision.map(str::to_owned),
+                    ..Default::default()
+                };
+                let resource = self.target.resource.as_ref();
+                Tables { version, include }.of(resource, &metadata, vec![document])?
+            }
+        };
+        Ok(self.form.answer(code, &document))
+    }
+
+    fn written(
+        &self,
+        code: StatusCode,
+        written: Written,
+        options: &Options,
+    ) -> Result<Answer, Refused> {
+        let Written {
+            document, warnings, ..
+        } = written;
+        let mut answer = self.shown(code, document, options)?;
+        answer::warn(&mut answer, &warnings);
+        Ok(answer)
+    }
+
+    /// The object of the body.
+    fn object(&self) -> Result<Value, Refused> {
+        self.placed(body::document(&self.headers, &self.body)?)
+    }
+
+    /// A document as an object of the kind, which must be the one, or in the namespace, that the path says.
+    fn placed(&self, mut document: Value) -> Result<Value, Refused> {
+        let names = self.target.resource.names();
+        if !document.is_object() {
+            return Err(error::bad_request("the body of the request is not an object").into());
+        }
+        let expected = names.api_version();
+        let says = |field: &str| document[field].as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (says("apiVersion"), says("kind"));
+        if !version.is_empty() && version != expected {
+            let why = format!(
+                "the API version in the data ({version}) does not match the expected API version ({expected})"
+            );
+            return Err(error::bad_request(why).into());
+        }
+        if !kind.is_empty() && kind != names.kind {
+            let why = format!(
+                "the kind in the data ({kind}) does not match the expected kind ({})",
+                names.kind
+            );
+            return Err(error::bad_request(why).into());
+        }
+        document["apiVersion"] = expected.into();
+        document["kind"] = names.kind.into();
+        if document["metadata"].is_null() {
+            document["metadata"] = json!({});
+        }
+        let Some(metadata) = document["metadata"].as_object_mut() else {
+            return Err(error::bad_request("metadata: must be an object").into());
+        };
+        let namespace = metadata
+            .get("namespace")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if names.scope == Scope::Namespaced {
+            if !namespace.is_empty() && namespace != self.target.namespace {
+                let why = "the namespace of the provided object does not match the namespace sent on the request";
+                return Err(error::bad_request(why).into());
+            }
+            metadata.insert(
+                "namespace".to_owned(),
+                self.target.namespace.as_str().into(),
+            );
+        }
+        let name = metadata
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if !self.target.name.is_empty() {
+            if !name.is_empty() && name != self.target.name {
+                let why = format!(
+                    "the name of the object ({name}) does not match the name on the URL ({})",
+                    self.target.name
+                );
+                return Err(error::bad_request(why).into());
+            }
+            metadata.insert("name".to_owned(), self.target.name.as_str().into());
+        }
+        Ok(document)
+    }
+
+    async fn create(&self, options: &Options) -> Result<Answer, Refused> {
+        let Target { resource, .. } = self.target;
+        let object = self.object()?;
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let name = name.to_owned();
+        let write = options.write(&self.headers)?;
+        let written = resource.create(object, &write).await.map_err(|error| {
+            // The path does not name what is refused; and what is not found is its namespace.
+            let names = Some(resource.names()).filter(|_| error.reason != Reason::NotFound);
+            let name = names.map_or("", |_| &name);
+            Refused::from(answer::refusal(&error, About { names, name }))
+        })?;
+        self.written(StatusCode::CREATED, written, options)
+    }
+
+    async fn update(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
+        let resource = &self.target.resource;
+        let written = resource
+            .update(self.object()?, part, &options.write(&self.headers)?)
+            .await?;
+        self.written(StatusCode::OK, written, options)
+    }
+
+    async fn patch(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
+        let write = options.write(&self.headers)?;
+        let mut patch = patch::parse(&self.headers, &self.body)?;
+        let applied = matches!(patch, Patch::Apply { .. });
+        let forced = options.force(applied).map_err(of_options("PatchOptions"))?;
+        if let Patch::Apply { config, force } = &mut patch {
+            *config = self.placed(std::mem::take(config))?;
+            *force = forced;
+        }
+        let key = self.target.key();
+        let written = self
+            .target
+            .resource
+            .patch(&key, part, &patch, &write)
+            .await?;
+        let code = if written.created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        self.written(code, written, options)
+    }
+
+    async fn delete(&self, options: &Options) -> Result<Answer, Refused> {
+        let options = options
+            .delete(&body::document(&self.headers, &self.body)?)
+            .map_err(of_options("DeleteOptions"))?;
+        let Target { resource, name, .. } = self.target;
+        let document = resource.delete(&self.target.key(), &options).await?;
+        let names = resource.names();
+        if names.returns_deleted || document["metadata"]["deletionTimestamp"].is_string() {
+            // It may be there still, and says until when.
+            return Ok(answer::document(StatusCode::OK, &document));
+        }
+        let mut details =
+            json!({"name": name, "kind": names.plural, "uid": document["metadata"]["uid"]});
+        if !names.group.is_empty() {
+            details["group"] = names.group.into();
+        }
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+        Ok(answer::document(StatusCode::OK, &status))
+    }
+
+    async fn delete_collection(&self, options: &Options) -> Result<Answer, Refused> {
+        let Target {
+            resource,
+            namespace,
+            ..
+        } = self.target;
+        let list = options.list(namespace).map_err(of_options("ListOptions"))?;
+        let delete = options
+            .delete(&body::document(&self.headers, &self.body)?)
+            .map_err(of_options("DeleteOptions"))?;
+        let keys = resource.keys(&list.selection).await?;
+        // Futures do nothing before they are asked.
+        let each: Vec<_> = keys
+            .iter()
+            .map(|key| resource.delete(key, &delete))
+            .collect();
+        let mut deleting = stream::iter(each).buffered(AT_ONCE);
+        let mut items = Vec::new();
+        while let Some(deleted) = deleting.next().await {
+            match deleted {
+                Ok(document) => items.push(document),
+                // What somebody else deleted needs no deletion.
+                Err(error) if error.reason == Reason::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let documents = Documents {
+            metadata: Default::default(),
+            items,
+        };
+        Ok(self.listed(documents, Include::Metadata)?)
+    }
+
+    async fn log(&self) -> Result<Answer, Refused> {
+        let is_event = |kind: &&Arc<dyn Resource>| {
+            let names = kind.names();
+            (names.group, names.plural) == ("", "events")
+        };
+        let Some(events) = self.facade.kinds.iter().find(is_event) else {
+            return Ok(answer::no_such_path());
+        };
+        if self.method != Method::GET {
+            return Ok(answer::not_allowed());
+        }
+        let pods = &self.target.resource;
+        let sources = log::Sources { pods, events };
+        let stop = self.facade.stop.clone();
+        Ok(log::answer(sources, &self.target.key(), &self.uri, stop).await?)
+    }
+
+    /// What needs a process in the pod cannot be had.
+    fn nothing_runs(&self, act: Subresource) -> Answer {
+        let why = format!(
+            "{} of pod {:?}: no containers run in the pods of podplane, which are networks only; `podplane exec` and `podplane ping` work in a pod's network",
+            act.name(),
+            self.target.name
+        );
+        answer::refuse(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &why)
+    }
+
+    async fn act(&self, act: Subresource, options: &Options) -> Result<Answer, Refused> {
+        let document = body::document(&self.headers, &self.body)?;
+        let effect = options.effect()?;
+        let Target { resource, .. } = self.target;
+        resource
+            .act(&self.target.key(), act, &document, effect)
+            .await?;
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Ok(answer::document(StatusCode::CREATED, &status))
+    }
+}
