@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use podplane_api::{Object, selector::LabelSelector};
-use podplane_client::{ApiError, Client};
+use podplane_client::{ApiError, Client, answered};
 use tokio::sync::OnceCell;
 
-use crate::{
-    owner::{Claim, claim, controller_reference, remove_reference},
-    work::answered,
-};
+use crate::owner::{Claim, claim, controller_reference, remove_reference};
 
 /// The claims of one owner, in one look at it.
 pub(crate) struct Adoption<'a, O> {

@@ -18,19 +18,15 @@ use podplane_api::{
     apps::{Deployment, DeploymentStatus, ReplicaSet},
     selector::LabelSelector,
 };
-use podplane_client::{ApiError, Client, DeleteParams, EventRecorder, Reason, events::EventType};
+use podplane_client::{
+    ApiError, Client, DeleteParams, EventRecorder, Reason, answered, events::EventType,
+};
 
 use self::{
     plan::{Observed, Plan, Update, plan},
     unseen::Unseen,
 };
-use crate::{
-    adopt::Adoption,
-    owner::is_controlled_by,
-    time,
-    work::{answered, unless_gone},
-    world::World,
-};
+use crate::{adopt::Adoption, owner::is_controlled_by, time, work::unless_gone, world::World};
 
 /// When to look again for a write of one's own that has not been told.
 const UNSEEN_AGAIN: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use podplane_api::{
     Object as _, ObjectKey, apps::ReplicaSet, core::Pod, jiff::SignedDuration, meta::ObjectMeta,
     names, selector::LabelSelector,
 };
-use podplane_client::{ApiError, Client, DeleteParams, EventRecorder, events::EventType};
+use podplane_client::{ApiError, Client, DeleteParams, EventRecorder, answered, events::EventType};
 
 use self::{
     expectations::{Expectations, Expected},
@@ -24,7 +24,6 @@ use crate::{
     deployment::is_ending,
     owner::{controller_of, controller_reference},
     time,
-    work::answered,
     world::World,
 };
 

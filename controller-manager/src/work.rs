@@ -7,12 +7,8 @@ use std::{
 };
 
 use futures::future::join_all;
-use podplane_client::{ApiError, Reason, WorkQueue};
-use tokio::time::timeout;
+use podplane_client::{ApiError, WorkQueue};
 use tokio_util::sync::CancellationToken;
-
-/// An answer later than this counts as none. The write may have been carried out, so what it was about is read again.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens when so many have arrived.
 #[derive(Debug)]
@@ -73,19 +69,6 @@ pub(crate) async fn work<Key, Done>(
         queue.done(&key);
     };
     join_all((0..workers.max(1)).map(|_| worker())).await;
-}
-
-/// The call's answer, or that there was none in time.
-pub(crate) async fn answered<T>(
-    call: impl Future<Output = Result<T, ApiError>>,
-) -> Result<T, ApiError> {
-    match timeout(CALL_TIMEOUT, call).await {
-        Ok(answer) => answer,
-        Err(_) => Err(ApiError::new(
-            Reason::ServiceUnavailable,
-            format!("no answer within {CALL_TIMEOUT:?}"),
-        )),
-    }
 }
 
 /// What is gone needs no deletion.

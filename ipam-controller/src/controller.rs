@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use podplane_api::{
@@ -13,11 +12,10 @@ use podplane_api::{
     pod_ips,
 };
 use podplane_client::{
-    Api, ApiError, Cache, Change, EventRecorder, Reason, WorkQueue, events::EventType,
+    Api, ApiError, Cache, Change, EventRecorder, Reason, WorkQueue, answered, events::EventType,
 };
 use podplane_ipam::{NodeBlocks, RangeConfig};
 use podplane_proto::error::FieldViolation;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::gc::node_of;
@@ -25,8 +23,6 @@ use crate::plan::{Allocator, Assignment, NodeView, Plan, PodView, Remains};
 
 /// Assignments under way at once; the reference has 30 workers.
 const WORKERS: usize = 30;
-/// An answer later than this counts as none. The write may have been carried out, so the node is read again.
-pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the controller knows about blocks, for others to read; empty until the first lists are taken in.
 #[derive(Debug, Default)]
@@ -256,19 +252,6 @@ impl RangeController {
 fn refuses_blocks(error: &ApiError) -> bool {
     let of_blocks = |violation: &FieldViolation| violation.field.starts_with("spec.podCIDRs");
     error.reason == Reason::Invalid && error.fields.iter().any(of_blocks)
-}
-
-/// The call's answer, or that there was none in time.
-pub(crate) async fn answered<T>(
-    call: impl Future<Output = Result<T, ApiError>>,
-) -> Result<T, ApiError> {
-    match timeout(CALL_TIMEOUT, call).await {
-        Ok(answer) => answer,
-        Err(_) => Err(ApiError::new(
-            Reason::ServiceUnavailable,
-            format!("no answer within {CALL_TIMEOUT:?}"),
-        )),
-    }
 }
 
 /// What has changed by now, the last word on each object.

@@ -7,10 +7,9 @@ use podplane_api::{
     Object, ObjectKey,
     core::{Node, Pod},
 };
-use podplane_client::{Cache, Change, Client, DeleteParams};
+use podplane_client::{Cache, Change, Client, DeleteParams, answered};
 use tokio_util::sync::CancellationToken;
 
-use crate::controller::answered;
 use crate::orphans::Orphans;
 
 /// Deletions under way at once.

@@ -7,9 +7,9 @@ use podplane_api::{
     Object, ObjectKey, Scope,
     meta::{ObjectMeta, OwnerReference},
 };
-use podplane_client::{ApiError, Client, DeleteParams};
+use podplane_client::{ApiError, Client, DeleteParams, answered};
 
-use crate::work::{answered, unless_gone};
+use crate::work::unless_gone;
 
 /// Changes metadata; returns whether there was something to change.
 pub(super) type Change<'a> = &'a (dyn Fn(&mut ObjectMeta) -> bool + Sync);

@@ -9,12 +9,14 @@
 #![warn(missing_docs)]
 
 pub mod api;
+mod deadline;
 pub mod endpoint;
 pub mod events;
 pub mod queue;
 pub mod reflector;
 
 pub use api::{Api, Binding, Client, DeleteParams, ListParams, ObjectList, WatchEvent};
+pub use deadline::answered;
 pub use endpoint::Endpoint;
 pub use events::EventRecorder;
 pub use podplane_proto::{
