@@ -164,8 +164,11 @@ fn health(kubectl: &Kubectl) {
 
 fn metrics(kubectl: &Kubectl) {
     let _watching = kubectl.start("get pods -w");
+    // The other versions of kubectl watch the same server at the same time.
+    let open = "apiserver_longrunning_requests{group=\"\",resource=\"pods\",verb=\"WATCH\",version=\"v1\"} ";
     let text = kubectl.until("get --raw /metrics", |seen| {
-        seen.stdout.contains("verb=\"WATCH\",version=\"v1\"} 1")
+        let watches = seen.stdout.lines().find_map(|line| line.strip_prefix(open));
+        watches.is_some_and(|watches| watches != "0")
     });
     let text = text.ok();
     for metric in [
