@@ -9,6 +9,7 @@ use prost::Message as _;
 
 const GENERATED: &[&str] = &[
     "podplane/cluster/v1/cluster.proto",
+    "podplane/ipam/v1/blocks.proto",
     "podplane/ipam/v1/ipam.proto",
     "podplane/node/v1/node.proto",
     "podplane/scheduler/v1/scheduler.proto",

@@ -102,6 +102,7 @@ fn block(block: &Block) -> wire::Block {
         node_uid: owner
             .map(|owner| owner.uid().to_owned())
             .unwrap_or_default(),
+        ..wire::Block::default()
     }
 }
 

@@ -24,6 +24,8 @@ pub enum Reason {
     BadRequest,
     /// The rules forbid it for this object now.
     Forbidden,
+    /// The writer leads no more: see [`crate::fence`]. Kubernetes has no such reason.
+    FenceLost,
     /// The revision is no longer in the history. List again.
     Expired,
     /// What was asked for did not come about in time: mostly a revision that is not there yet.
@@ -37,13 +39,14 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
         Self::Invalid,
         Self::BadRequest,
         Self::Forbidden,
+        Self::FenceLost,
         Self::Expired,
         Self::Timeout,
         Self::RequestEntityTooLarge,
@@ -60,6 +63,7 @@ impl Reason {
             Self::Invalid => "Invalid",
             Self::BadRequest => "BadRequest",
             Self::Forbidden => "Forbidden",
+            Self::FenceLost => "FenceLost",
             Self::Expired => "Expired",
             Self::Timeout => "Timeout",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
@@ -76,6 +80,7 @@ impl Reason {
             Self::Conflict => Code::Aborted,
             Self::Invalid | Self::BadRequest => Code::InvalidArgument,
             Self::Forbidden => Code::PermissionDenied,
+            Self::FenceLost => Code::FailedPrecondition,
             Self::Expired => Code::OutOfRange,
             Self::Timeout => Code::DeadlineExceeded,
             Self::RequestEntityTooLarge => Code::ResourceExhausted,

@@ -9,6 +9,7 @@
 
 pub mod codec;
 pub mod error;
+pub mod fence;
 pub mod kubernetes;
 pub mod transport;
 pub mod wire;

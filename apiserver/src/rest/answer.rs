@@ -133,6 +133,8 @@ fn code(reason: Reason) -> StatusCode {
         Reason::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
         Reason::BadRequest => StatusCode::BAD_REQUEST,
         Reason::Forbidden => StatusCode::FORBIDDEN,
+        // No such writer comes this way; as Kubernetes' answer to a precondition that does not hold.
+        Reason::FenceLost => StatusCode::CONFLICT,
         Reason::Expired => StatusCode::GONE,
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Reason::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
