@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use podplane_api::{
@@ -11,13 +11,12 @@ use podplane_api::{
     meta::ObjectMeta,
     pod_ips,
 };
-use podplane_client::{
-    Api, ApiError, Cache, Change, EventRecorder, Reason, WorkQueue, answered, events::EventType,
-};
+use podplane_client::{Api, ApiError, Change, Reason, WorkQueue, answered, events::EventType};
 use podplane_ipam::{NodeBlocks, RangeConfig};
 use podplane_proto::error::FieldViolation;
 use tokio_util::sync::CancellationToken;
 
+use crate::allocators::Parts;
 use crate::gc::node_of;
 use crate::plan::{Allocator, Assignment, NodeView, Plan, PodView, Remains};
 
@@ -52,28 +51,24 @@ enum Trigger {
 #[derive(Debug)]
 pub(crate) struct RangeController {
     pub(crate) config: RangeConfig,
-    pub(crate) nodes: Cache<Node>,
-    pub(crate) pods: Cache<Pod>,
-    pub(crate) api: Api<Node>,
-    pub(crate) events: EventRecorder,
-    pub(crate) known: Arc<Known>,
+    pub(crate) parts: Parts,
 }
 
 impl RangeController {
     /// Runs until `stop`.
     pub(crate) async fn run(self, stop: CancellationToken) {
         // Before all nodes and pods are known, any block may be in use.
-        let synced = async { tokio::join!(self.nodes.synced(), self.pods.synced()) };
+        let synced = async { tokio::join!(self.parts.nodes.synced(), self.parts.pods.synced()) };
         if stop.run_until_cancelled(synced).await.is_none() {
             return;
         }
-        let (mut nodes, mut pods) = (self.nodes.subscribe(), self.pods.subscribe());
+        let (mut nodes, mut pods) = (self.parts.nodes.subscribe(), self.parts.pods.subscribe());
         let mut allocator = Allocator::new(&self.config);
         let first = allocator.plan(
             batch(None, || nodes.try_next(), observed),
             batch(None, || pods.try_next(), observed_pod),
         );
-        if self.known.0.set(Mutex::new(allocator)).is_err() {
+        if self.parts.known.0.set(Mutex::new(allocator)).is_err() {
             tracing::error!("blocks were known before the first list");
             return;
         }
@@ -100,11 +95,14 @@ impl RangeController {
                     let nodes = batch(Some(change), || nodes.try_next(), observed);
                     // What is known of pods counts before a block is free.
                     let pods = batch(None, || pods.try_next(), observed_pod);
-                    self.known.decide(|allocator| allocator.plan(nodes, pods))
+                    self.parts
+                        .known
+                        .decide(|allocator| allocator.plan(nodes, pods))
                 }
                 Trigger::Pod(change) => {
                     let pods = batch(Some(change), || pods.try_next(), observed_pod);
-                    self.known
+                    self.parts
+                        .known
                         .decide(|allocator| allocator.plan(BTreeMap::new(), pods))
                 }
                 Trigger::Retry(node) => stop
@@ -120,7 +118,7 @@ impl RangeController {
         let more = std::iter::from_fn(|| retries.get().now_or_never());
         let due: Vec<String> = std::iter::once(node).chain(more).collect();
         let reads = stream::iter(due).map(|node| async {
-            let read = answered(self.api.get(&node)).await;
+            let read = answered(self.api().get(&node)).await;
             retries.done(&node);
             match read {
                 Ok(found) => Some((node, view(&found))),
@@ -141,7 +139,7 @@ impl RangeController {
             .filter_map(std::future::ready)
             .collect()
             .await;
-        self.known.decide(|allocator| allocator.retry(live))
+        self.parts.known.decide(|allocator| allocator.retry(live))
     }
 
     async fn carry_out(&self, plan: Plan, retries: &WorkQueue<String>) {
@@ -163,7 +161,7 @@ impl RangeController {
         } = &assignment;
         let cidrs: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
         match answered(
-            self.api
+            self.api()
                 .assign_pod_cidrs(node, uid, resource_version, &cidrs),
         )
         .await
@@ -175,7 +173,8 @@ impl RangeController {
                     pod_cidrs = cidrs.join(","),
                     "assigned node block"
                 );
-                self.known
+                self.parts
+                    .known
                     .decide(|allocator| allocator.confirm(&assignment));
                 retries.forget(node);
             }
@@ -185,7 +184,8 @@ impl RangeController {
             }
             Err(error) if refuses_blocks(&error) => {
                 tracing::warn!(node, uid, pod_cidrs = cidrs.join(","), %error, "node block refused; trying another");
-                self.known
+                self.parts
+                    .known
                     .decide(|allocator| allocator.refused(&assignment));
                 retries.add_rate_limited(node.clone());
             }
@@ -233,6 +233,10 @@ impl RangeController {
         }
     }
 
+    fn api(&self) -> Api<Node> {
+        self.parts.client.all()
+    }
+
     fn event(&self, node: &str, uid: &str, reason: &'static str, message: String) {
         let metadata = ObjectMeta {
             name: Some(node.to_owned()),
@@ -243,7 +247,8 @@ impl RangeController {
             metadata,
             ..Node::default()
         };
-        self.events
+        self.parts
+            .events
             .record(&about, EventType::Warning, reason, "", message);
     }
 }

@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+mod allocators;
 mod controller;
 mod gc;
 pub mod orphans;
@@ -21,7 +22,7 @@ use podplane_api::core::{Node, Pod};
 use podplane_client::{
     Client, Endpoint, EventRecorder, ListParams, endpoint::EndpointError, reflector,
 };
-use podplane_ipam::{Notice, RangeConfig, RangeConfigError, RangeFlags};
+use podplane_ipam::{Notice, RangeConfigError, RangeFlags};
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_telemetry::{
     Tasks,
@@ -30,6 +31,8 @@ use podplane_telemetry::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
+
+pub use allocators::{AllocatorType, InvalidAllocatorType};
 
 /// The name under which the reference reports; tools look for it.
 const COMPONENT: &str = "cidrAllocator";
@@ -62,6 +65,15 @@ pub struct Config {
         default_missing_value = "true"
     )]
     pub allocate_node_cidrs: bool,
+    /// Who decides about blocks: RangeAllocator (from --cluster-cidr), MultiCIDRRangeAllocator (from ClusterCIDR objects) or CloudAllocator (the
+    /// cloud has).
+    #[arg(
+        long,
+        env = "PODPLANE_CIDR_ALLOCATOR_TYPE",
+        value_name = "TYPE",
+        default_value_t = AllocatorType::RangeAllocator
+    )]
+    pub cidr_allocator_type: AllocatorType,
     /// Range that node blocks come from; two, separated by a comma, for dual stack, in the order of the nodes' podCIDRs.
     #[arg(
         long,
@@ -98,34 +110,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// The ranges that the flags describe; none if node CIDRs are not to be allocated.
-    ///
-    /// # Errors
-    ///
-    /// [`RunError::Ranges`] with the reference's text; [`RunError::NoBlockLeft`] if no node could ever be given a block.
-    pub fn ranges(&self) -> Result<RangeConfig, RunError> {
-        if !self.allocate_node_cidrs {
-            return Ok(RangeConfig {
-                ranges: Vec::new(),
-                service_ranges: Vec::new(),
-                notices: Vec::new(),
-            });
-        }
-        let flags = RangeFlags {
+    pub(crate) fn range_flags(&self) -> RangeFlags {
+        RangeFlags {
             cluster_cidr: self.cluster_cidr.clone(),
             node_cidr_mask_size: self.node_cidr_mask_size,
             node_cidr_mask_size_ipv4: self.node_cidr_mask_size_ipv4,
             node_cidr_mask_size_ipv6: self.node_cidr_mask_size_ipv6,
             service_cluster_ip_range: self.service_cluster_ip_range.clone(),
-        };
-        let config = flags.validate()?;
-        match config
-            .notices
-            .iter()
-            .find(|notice| matches!(notice, Notice::NoBlockLeft { .. }))
-        {
-            Some(notice) => Err(RunError::NoBlockLeft(notice.clone())),
-            None => Ok(config),
         }
     }
 }
@@ -139,6 +130,14 @@ pub enum RunError {
     /// The service range takes every block.
     #[error("{0}")]
     NoBlockLeft(Notice),
+    /// The allocator asks a cloud, and there is none. The text is the reference's.
+    #[error(
+        "--cidr-allocator-type is set to 'CloudAllocator' but cloud provider is not configured"
+    )]
+    NoCloud,
+    /// An allocator that is not built in; so says the reference since 1.31.
+    #[error("invalid CIDR allocator type: MultiCIDRRangeAllocator")]
+    NotServed,
     /// The apiserver's address or its TLS material.
     #[error("prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
@@ -161,13 +160,8 @@ pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result
 }
 
 async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
-    let ranges = config.ranges()?;
-    for notice in &ranges.notices {
-        tracing::warn!(%notice, "unexpected in the flags");
-    }
-    for range in &ranges.ranges {
-        tracing::info!(%range, nodes = ranges.max_nodes(), "allocating node blocks");
-    }
+    let allocator = allocators::Chosen::new(&config)?;
+    allocator.announce();
     let client = Client::connect(&config.server)?;
     let listener = Listener::bind(&config.listen).await?;
     if let Some(path) = &config.address_file {
@@ -178,11 +172,10 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let (nodes, follow_nodes) = reflector(client.all::<Node>(), ListParams::default());
     let (pods, follow_pods) = reflector(client.all::<Pod>(), ListParams::default());
     let (events, write_events) = EventRecorder::new(client.clone(), COMPONENT, "");
-    let controller = controller::RangeController {
-        config: ranges,
+    let parts = allocators::Parts {
+        client: client.clone(),
         nodes: nodes.clone(),
         pods: pods.clone(),
-        api: client.all::<Node>(),
         events,
         known: known.clone(),
     };
@@ -200,7 +193,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     tasks.spawn("node watch", until(stop.clone(), follow_nodes));
     tasks.spawn("pod watch", until(stop.clone(), follow_pods));
     tasks.spawn("event writer", until(stop.clone(), write_events));
-    tasks.spawn("range allocator", ended(controller.run(stop.clone())));
+    tasks.spawn("allocator", allocator.run(parts, stop.clone()));
     tasks.spawn("pod garbage collector", ended(collector.run(stop.clone())));
     tasks.spawn(
         "server",

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Fault, World};
-use podplane_ipam_controller::{Config, run};
+use podplane_ipam_controller::{AllocatorType, Config, run};
 use podplane_proto::ipam::{
     BlockState, GetOwnerRequest, ListPoolsRequest, ipam_service_client::IpamServiceClient,
 };
@@ -30,6 +30,7 @@ impl Running {
             listen: "127.0.0.1:0".parse().expect("an address"),
             address_file: Some(directory.path().join("address")),
             allocate_node_cidrs: true,
+            cidr_allocator_type: AllocatorType::RangeAllocator,
             cluster_cidr: "10.244.0.0/22".to_owned(),
             node_cidr_mask_size: None,
             node_cidr_mask_size_ipv4: None,

@@ -1,0 +1,166 @@
+//! Which allocator gives nodes their blocks: the one place where that is chosen.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use futures::future::BoxFuture;
+use podplane_api::core::{Node, Pod};
+use podplane_client::{Cache, Client, EventRecorder};
+use podplane_ipam::{Notice, RangeConfig};
+use podplane_telemetry::tasks::TaskError;
+use tokio_util::sync::CancellationToken;
+
+use crate::controller::{Known, RangeController};
+use crate::{Config, RunError};
+
+/// `--cidr-allocator-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocatorType {
+    /// One range for each family, cut into blocks of one size.
+    RangeAllocator,
+    /// ClusterCIDR objects, chosen by the labels of nodes.
+    MultiCidrRangeAllocator,
+    /// The cloud has assigned the ranges.
+    CloudAllocator,
+}
+
+/// Not an allocator; the text is the reference's.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid CIDR allocator type: {0}")]
+pub struct InvalidAllocatorType(String);
+
+impl AllocatorType {
+    const ALL: [Self; 3] = [
+        Self::RangeAllocator,
+        Self::MultiCidrRangeAllocator,
+        Self::CloudAllocator,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::RangeAllocator => "RangeAllocator",
+            Self::MultiCidrRangeAllocator => "MultiCIDRRangeAllocator",
+            Self::CloudAllocator => "CloudAllocator",
+        }
+    }
+}
+
+impl fmt::Display for AllocatorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for AllocatorType {
+    type Err = InvalidAllocatorType;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAllocatorType> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| InvalidAllocatorType(text.to_owned()))
+    }
+}
+
+/// What an allocator works with.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) client: Client,
+    pub(crate) nodes: Cache<Node>,
+    pub(crate) pods: Cache<Pod>,
+    pub(crate) events: EventRecorder,
+    pub(crate) known: Arc<Known>,
+}
+
+/// The allocator that the flags ask for, its own flags understood.
+#[derive(Debug)]
+pub(crate) enum Chosen {
+    /// Also without `--allocate-node-cidrs`: then it has no range, and only knows which node has what.
+    Range(RangeConfig),
+}
+
+impl Chosen {
+    pub(crate) fn new(config: &Config) -> Result<Self, RunError> {
+        if !config.allocate_node_cidrs {
+            return Ok(Self::Range(config.ranges()?));
+        }
+        match config.cidr_allocator_type {
+            AllocatorType::RangeAllocator => Ok(Self::Range(config.ranges()?)),
+            AllocatorType::MultiCidrRangeAllocator => Err(RunError::NotServed),
+            AllocatorType::CloudAllocator => Err(RunError::NoCloud),
+        }
+    }
+
+    /// Tells what the flags mean, where that may surprise.
+    pub(crate) fn announce(&self) {
+        match self {
+            Self::Range(ranges) => {
+                for notice in &ranges.notices {
+                    tracing::warn!(%notice, "unexpected in the flags");
+                }
+                for range in &ranges.ranges {
+                    tracing::info!(%range, nodes = ranges.max_nodes(), "allocating node blocks");
+                }
+            }
+        }
+    }
+
+    /// Runs until `stop`.
+    pub(crate) fn run(
+        self,
+        parts: Parts,
+        stop: CancellationToken,
+    ) -> BoxFuture<'static, Result<(), TaskError>> {
+        match self {
+            Self::Range(config) => {
+                let controller = RangeController { config, parts };
+                Box::pin(async move {
+                    controller.run(stop).await;
+                    Ok(())
+                })
+            }
+        }
+    }
+}
+
+impl Config {
+    /// The ranges that the flags describe; none if node CIDRs are not to be allocated.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Ranges`] with the reference's text; [`RunError::NoBlockLeft`] if no node could ever be given a block.
+    pub fn ranges(&self) -> Result<RangeConfig, RunError> {
+        if !self.allocate_node_cidrs {
+            return Ok(RangeConfig {
+                ranges: Vec::new(),
+                service_ranges: Vec::new(),
+                notices: Vec::new(),
+            });
+        }
+        let config = self.range_flags().validate()?;
+        match config
+            .notices
+            .iter()
+            .find(|notice| matches!(notice, Notice::NoBlockLeft { .. }))
+        {
+            Some(notice) => Err(RunError::NoBlockLeft(notice.clone())),
+            None => Ok(config),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocators_have_the_references_names() {
+        for kind in AllocatorType::ALL {
+            assert_eq!(kind.to_string().parse::<AllocatorType>().unwrap(), kind);
+        }
+        let error = "IPAMFromCloud".parse::<AllocatorType>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid CIDR allocator type: IPAMFromCloud"
+        );
+    }
+}
