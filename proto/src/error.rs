@@ -26,6 +26,8 @@ pub enum Reason {
     Forbidden,
     /// The writer leads no more: see [`crate::fence`]. Kubernetes has no such reason.
     FenceLost,
+    /// What is to go is still used: a block whose node lives. Kubernetes has no such reason.
+    InUse,
     /// The revision is no longer in the history. List again.
     Expired,
     /// What was asked for did not come about in time: mostly a revision that is not there yet.
@@ -39,7 +41,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
@@ -47,6 +49,7 @@ impl Reason {
         Self::BadRequest,
         Self::Forbidden,
         Self::FenceLost,
+        Self::InUse,
         Self::Expired,
         Self::Timeout,
         Self::RequestEntityTooLarge,
@@ -64,12 +67,19 @@ impl Reason {
             Self::BadRequest => "BadRequest",
             Self::Forbidden => "Forbidden",
             Self::FenceLost => "FenceLost",
+            Self::InUse => "InUse",
             Self::Expired => "Expired",
             Self::Timeout => "Timeout",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
             Self::ServiceUnavailable => "ServiceUnavailable",
             Self::InternalError => "InternalError",
         }
+    }
+
+    /// The reason of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|reason| reason.as_str() == name)
     }
 
     /// The status code that goes with it.
@@ -80,7 +90,7 @@ impl Reason {
             Self::Conflict => Code::Aborted,
             Self::Invalid | Self::BadRequest => Code::InvalidArgument,
             Self::Forbidden => Code::PermissionDenied,
-            Self::FenceLost => Code::FailedPrecondition,
+            Self::FenceLost | Self::InUse => Code::FailedPrecondition,
             Self::Expired => Code::OutOfRange,
             Self::Timeout => Code::DeadlineExceeded,
             Self::RequestEntityTooLarge => Code::ResourceExhausted,
@@ -148,6 +158,11 @@ impl ApiError {
         self.reason == Reason::Conflict
     }
 
+    /// Whether somebody else leads by now: stop.
+    pub fn is_fence_lost(&self) -> bool {
+        self.reason == Reason::FenceLost
+    }
+
     /// Whether the revision has left the history: list again.
     pub fn is_expired(&self) -> bool {
         self.reason == Reason::Expired
@@ -181,11 +196,8 @@ impl From<&Status> for ApiError {
     /// Reads the details; a status without them, such as a transport's, gets its reason from its code.
     fn from(status: &Status) -> Self {
         let details = status.get_error_details();
-        let named = details.error_info().and_then(|info| {
-            Reason::ALL
-                .into_iter()
-                .find(|reason| reason.as_str() == info.reason)
-        });
+        let named = details.error_info();
+        let named = named.and_then(|info| Reason::parse(&info.reason));
         let violations = details
             .bad_request()
             .map(|bad| bad.field_violations.as_slice())

@@ -134,7 +134,7 @@ fn code(reason: Reason) -> StatusCode {
         Reason::BadRequest => StatusCode::BAD_REQUEST,
         Reason::Forbidden => StatusCode::FORBIDDEN,
         // No such writer comes this way; as Kubernetes' answer to a precondition that does not hold.
-        Reason::FenceLost => StatusCode::CONFLICT,
+        Reason::FenceLost | Reason::InUse => StatusCode::CONFLICT,
         Reason::Expired => StatusCode::GONE,
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Reason::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -12,23 +12,33 @@ use podplane_api::{
 use podplane_proto::{
     codec,
     error::{ApiError, Reason},
+    fence::{Fence, METADATA},
     transport::{Encoded, Wire, WireCodec},
     wire::{self, Propagation, Verb},
 };
-use tonic::{Request, Status, Streaming, client::Grpc, transport::Channel};
+use tonic::{
+    Request, Status, Streaming, client::Grpc, metadata::AsciiMetadataValue, transport::Channel,
+};
 
-use crate::endpoint::{self, Endpoint, EndpointError};
+use crate::{
+    Blocks,
+    endpoint::{self, Endpoint, EndpointError},
+};
 
 /// A client of one server. Cheap to clone; all clones share a connection.
 #[derive(Clone, Debug)]
 pub struct Client {
-    channel: Channel,
+    calls: Calls,
 }
 
 impl Client {
     /// A client over a channel from [`endpoint::channel`].
     pub fn new(channel: Channel) -> Self {
-        Self { channel }
+        let calls = Calls {
+            channel,
+            fence: None,
+        };
+        Self { calls }
     }
 
     /// A client of the server at `endpoint`, which is connected to when first needed.
@@ -40,6 +50,23 @@ impl Client {
         endpoint::channel(endpoint).map(Self::new)
     }
 
+    /// The same client for a leader: its writes are carried out only while nobody else leads, and are refused with [`Reason::FenceLost`] from then on.
+    #[must_use]
+    pub fn fenced(&self, fence: &Fence) -> Self {
+        let fence = fence.to_string().parse();
+        // A fence is made of names of objects, which are ASCII.
+        let calls = Calls {
+            channel: self.calls.channel.clone(),
+            fence: Some(fence.expect("names of objects are ASCII")),
+        };
+        Self { calls }
+    }
+
+    /// The records of node blocks.
+    pub fn blocks(&self) -> Blocks {
+        Blocks::new(self.calls.clone())
+    }
+
     /// Objects of a kind in all namespaces, or of a cluster-scoped kind.
     pub fn all<K: Object>(&self) -> Api<K> {
         self.namespaced("")
@@ -48,9 +75,7 @@ impl Client {
     /// Objects of a kind in one namespace.
     pub fn namespaced<K: Object>(&self, namespace: impl Into<String>) -> Api<K> {
         Api {
-            calls: Calls {
-                channel: self.channel.clone(),
-            },
+            calls: self.calls.clone(),
             namespace: namespace.into(),
             kind: PhantomData,
         }
@@ -339,11 +364,26 @@ impl Api<Node> {
 /// The calls themselves. Their messages are the same for every kind, so tonic's machinery is compiled for them once, here, and not for each kind in
 /// each program.
 #[derive(Clone, Debug)]
-struct Calls {
+pub(crate) struct Calls {
     channel: Channel,
+    fence: Option<AsciiMetadataValue>,
 }
 
 impl Calls {
+    /// The channel, for a service that has generated code.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// The request as it is sent.
+    pub(crate) fn request<Q>(&self, message: Q) -> Request<Q> {
+        let mut request = Request::new(message);
+        if let Some(fence) = &self.fence {
+            request.metadata_mut().insert(METADATA, fence.clone());
+        }
+        request
+    }
+
     async fn get(&self, path: PathAndQuery, request: wire::GetRequest) -> Result<Bytes, ApiError> {
         Ok(self.unary::<_, Encoded>(path, request).await?.0)
     }
@@ -364,7 +404,7 @@ impl Calls {
         let codec = WireCodec::<wire::WatchRequest, wire::WatchEvent>::default();
         let mut grpc = self.ready().await?;
         let events = grpc
-            .server_streaming(Request::new(request), path, codec)
+            .server_streaming(self.request(request), path, codec)
             .await;
         Ok(events.map_err(refused)?.into_inner())
     }
@@ -404,7 +444,7 @@ impl Calls {
     async fn unary<Q: Wire, A: Wire>(&self, path: PathAndQuery, request: Q) -> Result<A, ApiError> {
         let mut grpc = self.ready().await?;
         let answer = grpc
-            .unary(Request::new(request), path, WireCodec::<Q, A>::default())
+            .unary(self.request(request), path, WireCodec::<Q, A>::default())
             .await;
         Ok(answer.map_err(refused)?.into_inner())
     }
@@ -424,7 +464,7 @@ fn path<K: Object>(method: &str) -> PathAndQuery {
         .expect("kinds and methods are ASCII letters")
 }
 
-fn refused(status: Status) -> ApiError {
+pub(crate) fn refused(status: Status) -> ApiError {
     ApiError::from(&status)
 }
 

@@ -1,7 +1,7 @@
 //! The typed client of podplane's API, and what controllers are built from.
 //!
 //! [`Client`] reads and writes objects; [`reflector`](reflector::reflector) keeps a local copy of a kind up to date; [`WorkQueue`] hands out keys to reconcile;
-//! [`EventRecorder`] tells people what happened. There is one place where a channel is built, [`endpoint::channel`], so that access
+//! [`EventRecorder`] tells people what happened; [`leader`] sees to it that one of several processes works, and that no other writes. There is one place where a channel is built, [`endpoint::channel`], so that access
 //! control can come without touching callers.
 //!
 //! A cache is stale by nature: decide from it, and let the precondition of the write be the judge.
@@ -9,18 +9,22 @@
 #![warn(missing_docs)]
 
 pub mod api;
+mod blocks;
 mod deadline;
 pub mod endpoint;
 pub mod events;
+pub mod leader;
 pub mod queue;
 pub mod reflector;
 
 pub use api::{Api, Binding, Client, DeleteParams, ListParams, ObjectList, WatchEvent};
+pub use blocks::{BlockList, Blocks};
 pub use deadline::answered;
 pub use endpoint::Endpoint;
 pub use events::EventRecorder;
 pub use podplane_proto::{
     error::{ApiError, Reason},
+    fence::Fence,
     wire::Propagation,
 };
 pub use queue::WorkQueue;

@@ -1,0 +1,474 @@
+//! Leader election by a Lease, as client-go's `leaderelection`: of the processes that are candidates one works.
+//!
+//! The clocks of candidates are not compared: a leader is taken for gone when its Lease did not change for as long as it said, by the clock of
+//! the one who looks. That is not enough to keep a leader that was stopped for a while from writing when it goes on, so each also gets a [`Fence`], which the
+//! API server holds against its writes.
+
+use std::{fs, future::Future, time::Duration};
+
+use clap::{ArgAction, Args};
+use podplane_api::{
+    Object as _, ObjectKey,
+    coordination::{Lease, LeaseSpec},
+    jiff::Timestamp,
+    meta::{MicroTime, ObjectMeta},
+};
+use podplane_proto::{
+    error::{ApiError, Reason},
+    fence::Fence,
+};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{Api, Client};
+
+/// As client-go: candidates wait between one and this many more retry periods, so that they do not come all at once.
+const JITTER_FACTOR: f64 = 1.2;
+
+/// The flags of an election, as Kubernetes' controllers have them.
+#[derive(Args, Clone, Debug)]
+pub struct LeaderElection {
+    /// Work only while leading, so that a process may have others that stand by.
+    #[arg(
+        long,
+        env = "PODPLANE_LEADER_ELECT",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = true,
+        default_missing_value = "true"
+    )]
+    pub leader_elect: bool,
+    /// How long a leader that does not renew is waited for before another takes its place.
+    #[arg(
+        long,
+        env = "PODPLANE_LEADER_ELECT_LEASE_DURATION",
+        value_name = "DURATION",
+        value_parser = humantime::parse_duration,
+        default_value = "15s"
+    )]
+    pub leader_elect_lease_duration: Duration,
+    /// How long a leader tries to renew before it gives up; less than the lease duration.
+    #[arg(
+        long,
+        env = "PODPLANE_LEADER_ELECT_RENEW_DEADLINE",
+        value_name = "DURATION",
+        value_parser = humantime::parse_duration,
+        default_value = "10s"
+    )]
+    pub leader_elect_renew_deadline: Duration,
+    /// The time between two attempts to lead, or to renew.
+    #[arg(
+        long,
+        env = "PODPLANE_LEADER_ELECT_RETRY_PERIOD",
+        value_name = "DURATION",
+        value_parser = humantime::parse_duration,
+        default_value = "2s"
+    )]
+    pub leader_elect_retry_period: Duration,
+    /// The name of the Lease [default: that of the component].
+    #[arg(long, env = "PODPLANE_LEADER_ELECT_RESOURCE_NAME", value_name = "NAME")]
+    pub leader_elect_resource_name: Option<String>,
+    /// The namespace of the Lease.
+    #[arg(
+        long,
+        env = "PODPLANE_LEADER_ELECT_RESOURCE_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "kube-system"
+    )]
+    pub leader_elect_resource_namespace: String,
+    /// Who this process is. One that comes back under the same identity leads at once, without waiting for its predecessor's time to be over; no two may
+    /// have it at the same time [default: the host's name and a UUID].
+    #[arg(long, env = "PODPLANE_LEADER_ELECT_IDENTITY", value_name = "IDENTITY")]
+    pub leader_elect_identity: Option<String>,
+}
+
+/// Why there is no election, or no leadership any more.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaderError {
+    /// The flags contradict each other; the texts are client-go's.
+    #[error("leader election: {0}")]
+    Config(&'static str),
+    /// A name that cannot be that of a Lease.
+    #[error("leader election: --leader-elect-resource-{flag} {value:?} is no name of an object")]
+    Name {
+        /// The end of the flag's name.
+        flag: &'static str,
+        /// What it says.
+        value: String,
+    },
+    /// The Lease is somebody else's, or gone.
+    #[error("lost the lease {lease}: {why}")]
+    Taken {
+        /// Which.
+        lease: ObjectKey,
+        /// What was found.
+        why: String,
+    },
+    /// It could not be renewed in time.
+    #[error("lost the lease {lease}: it could not be renewed for {deadline:?}")]
+    Deadline {
+        /// Which.
+        lease: ObjectKey,
+        /// The renew deadline.
+        deadline: Duration,
+    },
+}
+
+/// What a leader works with.
+#[derive(Clone, Debug)]
+pub struct Leading {
+    /// Its client; every write is under the fence.
+    pub client: Client,
+    /// The fence; none if there is no election.
+    pub fence: Option<Fence>,
+}
+
+/// A candidate.
+#[derive(Debug)]
+pub struct Candidate {
+    client: Client,
+    /// None, if there is no election and whoever runs leads.
+    election: Option<Election>,
+}
+
+#[derive(Debug)]
+struct Election {
+    leases: Api<Lease>,
+    lease: ObjectKey,
+    identity: String,
+    lease_duration: Duration,
+    renew_deadline: Duration,
+    retry_period: Duration,
+}
+
+/// A Lease that is held, as it was last written or read.
+#[derive(Debug)]
+struct Held {
+    lease: Lease,
+    /// Before the last write of it was sent.
+    renewed: Instant,
+}
+
+/// The Lease of another, and since when nothing was seen to happen to it.
+#[derive(Debug)]
+struct Observed {
+    resource_version: String,
+    since: Instant,
+}
+
+impl LeaderElection {
+    /// A candidate of these flags, for a component whose name the Lease has unless a flag says another.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaderError::Config`] and [`LeaderError::Name`].
+    pub fn candidate(&self, client: Client, component: &str) -> Result<Candidate, LeaderError> {
+        let Self {
+            leader_elect,
+            leader_elect_lease_duration: lease_duration,
+            leader_elect_renew_deadline: renew_deadline,
+            leader_elect_retry_period: retry_period,
+            leader_elect_resource_name: name,
+            leader_elect_resource_namespace: namespace,
+            leader_elect_identity: identity,
+        } = self.clone();
+        if !leader_elect {
+            return Ok(Candidate {
+                client,
+                election: None,
+            });
+        }
+        let refuse = |why| Err(LeaderError::Config(why));
+        if lease_duration <= renew_deadline {
+            return refuse("leaseDuration must be greater than renewDeadline");
+        }
+        if renew_deadline <= retry_period.mul_f64(JITTER_FACTOR) {
+            return refuse("renewDeadline must be greater than retryPeriod*JitterFactor");
+        }
+        if lease_duration < Duration::from_secs(1) {
+            return refuse("leaseDuration must be at least one second");
+        }
+        if retry_period.is_zero() {
+            return refuse("retryPeriod must be greater than zero");
+        }
+        let identity = identity.unwrap_or_else(unique_identity);
+        if identity.is_empty() {
+            return refuse("Lock identity is empty");
+        }
+        let name = name.unwrap_or_else(|| component.to_owned());
+        for (flag, value) in [("name", &name), ("namespace", &namespace)] {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+            if value.is_empty() || !value.bytes().all(fits) {
+                let value = value.clone();
+                return Err(LeaderError::Name { flag, value });
+            }
+        }
+        let election = Election {
+            leases: client.namespaced(namespace.as_str()),
+            lease: ObjectKey::new(namespace, name),
+            identity,
+            lease_duration,
+            renew_deadline,
+            retry_period,
+        };
+        Ok(Candidate {
+            client,
+            election: Some(election),
+        })
+    }
+}
+
+/// As client-go's users make it.
+fn unique_identity() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}_{}", host.trim_end(), Uuid::new_v4())
+}
+
+impl Candidate {
+    /// Waits until this process leads, then works for as long as it does. When the work is done, which it should soon be after `stop` is cancelled, the
+    /// Lease is given back. Returns what the work did; nothing, if `stop` was cancelled before it began.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaderError::Taken`] and [`LeaderError::Deadline`] if it leads no more. The work was dropped then, and whoever calls should end or begin anew.
+    pub async fn lead<T, Work: Future<Output = T>>(
+        &self,
+        stop: &CancellationToken,
+        work: impl FnOnce(Leading) -> Work,
+    ) -> Result<Option<T>, LeaderError> {
+        let Some(election) = &self.election else {
+            let leading = Leading {
+                client: self.client.clone(),
+                fence: None,
+            };
+            return Ok(Some(work(leading).await));
+        };
+        let Some((mut held, fence)) = stop.run_until_cancelled(election.acquire()).await else {
+            return Ok(None);
+        };
+        tracing::info!(lease = %election.lease, identity = election.identity, %fence, "successfully acquired lease");
+        let work = work(Leading {
+            client: self.client.fenced(&fence),
+            fence: Some(fence),
+        });
+        let done = tokio::select! {
+            done = work => done,
+            lost = election.hold(&mut held) => return Err(lost),
+        };
+        election.release(held).await;
+        Ok(Some(done))
+    }
+}
+
+impl Election {
+    async fn acquire(&self) -> (Held, Fence) {
+        tracing::info!(lease = %self.lease, identity = self.identity, "attempting to acquire leader lease...");
+        let mut observed = None;
+        loop {
+            match self.in_time(self.try_acquire(&mut observed)).await {
+                Ok(Some(held)) => match self.fence(&held.lease) {
+                    Ok(fence) => return (held, fence),
+                    Err(error) => tracing::error!(%error, "the lease has no fence"),
+                },
+                Ok(None) => {}
+                Err(error) if error.is_conflict() || error.is_already_exists() => {
+                    tracing::debug!(lease = %self.lease, %error, "another candidate was faster");
+                }
+                Err(error) => {
+                    tracing::warn!(lease = %self.lease, %error, "error retrieving or writing the lease");
+                }
+            }
+            let jitter = 1.0 + rand::random::<f64>() * JITTER_FACTOR;
+            sleep(self.retry_period.mul_f64(jitter)).await;
+        }
+    }
+
+    /// Takes the Lease if it is free, or was this process's: another of the same identity is gone.
+    async fn try_acquire(&self, observed: &mut Option<Observed>) -> Result<Option<Held>, ApiError> {
+        let lease = match self.leases.get(&self.lease.name).await {
+            Ok(lease) => lease,
+            Err(error) if error.is_not_found() => {
+                let renewed = Instant::now();
+                let lease = self.leases.create(&self.taken(None)).await?;
+                return Ok(Some(Held { lease, renewed }));
+            }
+            Err(error) => return Err(error),
+        };
+        let version = lease.resource_version();
+        let seen = observed
+            .take()
+            .filter(|seen| seen.resource_version == version);
+        let seen = observed.insert(seen.unwrap_or_else(|| Observed {
+            resource_version: version.to_owned(),
+            since: Instant::now(),
+        }));
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        if !holder.is_empty() && holder != self.identity {
+            let seconds = spec.lease_duration_seconds.unwrap_or_default();
+            let valid = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+            if seen.since.elapsed() < valid {
+                tracing::debug!(lease = %self.lease, holder, "lock is held and has not yet expired");
+                return Ok(None);
+            }
+        }
+        let renewed = Instant::now();
+        let lease = self.leases.update(&self.taken(Some(lease))).await?;
+        Ok(Some(Held { lease, renewed }))
+    }
+
+    /// The Lease with this process as its holder from now on.
+    fn taken(&self, old: Option<Lease>) -> Lease {
+        let mut lease = old.unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(self.lease.name.clone()),
+                namespace: Some(self.lease.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: None,
+        });
+        let old = lease.spec.take();
+        let spec = old.clone().unwrap_or_default();
+        let changed = spec.holder_identity.as_deref() != Some(&self.identity);
+        let transitions = spec.lease_transitions.unwrap_or_default();
+        let now = MicroTime(Timestamp::now());
+        let seconds = i32::try_from(self.lease_duration.as_secs()).unwrap_or(i32::MAX);
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(seconds),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_transitions: Some(transitions.saturating_add((old.is_some() && changed).into())),
+            ..spec
+        });
+        lease
+    }
+
+    fn fence(&self, lease: &Lease) -> Result<Fence, ApiError> {
+        let version = lease.resource_version();
+        let epoch = version.parse().map_err(|_| {
+            let why = format!("the revision {version:?} of {} is no number", self.lease);
+            ApiError::new(Reason::InternalError, why)
+        })?;
+        Ok(Fence {
+            namespace: self.lease.namespace.clone(),
+            name: self.lease.name.clone(),
+            epoch,
+        })
+    }
+
+    /// Renews until that fails, and says why.
+    async fn hold(&self, held: &mut Held) -> LeaderError {
+        loop {
+            sleep(self.retry_period).await;
+            let left = self.renew_deadline.saturating_sub(held.renewed.elapsed());
+            let renew = |spec: &mut LeaseSpec| spec.renew_time = Some(MicroTime(Timestamp::now()));
+            let attempt = self.in_time(self.write(held, renew));
+            match timeout(left, attempt).await {
+                Ok(Ok(None)) => {}
+                Ok(Ok(Some(lost))) => return lost,
+                Ok(Err(error)) => {
+                    tracing::warn!(lease = %self.lease, %error, "failed to renew the lease");
+                }
+                Err(_) => {}
+            }
+            if held.renewed.elapsed() >= self.renew_deadline {
+                return LeaderError::Deadline {
+                    lease: self.lease.clone(),
+                    deadline: self.renew_deadline,
+                };
+            }
+        }
+    }
+
+    /// Changes the Lease if it is still held, which a write that had no answer may have changed too.
+    async fn write(
+        &self,
+        held: &mut Held,
+        change: impl Fn(&mut LeaseSpec),
+    ) -> Result<Option<LeaderError>, ApiError> {
+        let changed = |mut lease: Lease| {
+            change(lease.spec.get_or_insert_default());
+            lease
+        };
+        let sent = Instant::now();
+        let refused = match self.leases.update(&changed(held.lease.clone())).await {
+            Ok(lease) => {
+                *held = Held {
+                    lease,
+                    renewed: sent,
+                };
+                return Ok(None);
+            }
+            Err(error) if error.is_conflict() || error.is_not_found() => error,
+            Err(error) => return Err(error),
+        };
+        let lost = |why: String| {
+            Ok(Some(LeaderError::Taken {
+                lease: self.lease.clone(),
+                why,
+            }))
+        };
+        let found = match self.leases.get(&self.lease.name).await {
+            Ok(found) => found,
+            Err(error) if error.is_not_found() => return lost("it was deleted".to_owned()),
+            Err(error) => return Err(error),
+        };
+        let term = |lease: &Lease| {
+            let spec = lease.spec.as_ref();
+            spec.map(|spec| (spec.holder_identity.clone(), spec.acquire_time.clone()))
+        };
+        if found.uid() != held.lease.uid() || term(&found) != term(&held.lease) {
+            let holder = found.spec.and_then(|spec| spec.holder_identity);
+            return lost(match holder.filter(|holder| !holder.is_empty()) {
+                Some(holder) => format!("{holder} holds it"),
+                None => "it was released".to_owned(),
+            });
+        }
+        held.lease = found;
+        Err(refused)
+    }
+
+    /// Lets others lead at once.
+    async fn release(&self, mut held: Held) {
+        let release = |spec: &mut LeaseSpec| {
+            let now = MicroTime(Timestamp::now());
+            spec.holder_identity = Some(String::new());
+            spec.lease_duration_seconds = Some(1);
+            spec.acquire_time = Some(now.clone());
+            spec.renew_time = Some(now);
+        };
+        for _ in 0..2 {
+            match timeout(self.retry_period, self.write(&mut held, release)).await {
+                Ok(Ok(None)) => tracing::info!(lease = %self.lease, "released the lease"),
+                Ok(Ok(Some(lost))) => tracing::info!(%lost, "nothing to release"),
+                // It was renewed meanwhile by this process.
+                Ok(Err(error)) if error.is_conflict() => continue,
+                Ok(Err(error)) => {
+                    tracing::warn!(lease = %self.lease, %error, "failed to release the lease");
+                }
+                Err(_) => {
+                    tracing::warn!(lease = %self.lease, "failed to release the lease in time");
+                }
+            }
+            return;
+        }
+    }
+
+    /// One attempt takes no longer than half the time that there is.
+    async fn in_time<T>(
+        &self,
+        attempt: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let limit = self.renew_deadline / 2;
+        match timeout(limit, attempt).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ApiError::new(
+                Reason::ServiceUnavailable,
+                format!("no answer within {limit:?}"),
+            )),
+        }
+    }
+}
