@@ -4,197 +4,29 @@
 //! what its owner holds and nothing else, and a block number is free only when no record of any size touches it. That is what
 //! keeps blocks of several sizes apart when the mask of a live cluster changes.
 
+mod claim;
 mod ledger;
+mod set;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::num::NonZeroU16;
 
 use ipnet::IpNet;
 
 use crate::cluster::{ClusterRange, RangeConfig};
-use crate::free::FreeBlocks;
 use crate::net::{Family, widened};
+pub use claim::{Adoption, Block, Claim, Misfit, Overlap, Owner};
 use ledger::Ledger;
+pub use set::{BlockSet, InvalidSet, Usage};
+use set::{Pool, Set};
 
-/// A node as a holder of blocks. Only the UID identifies it: a node that was deleted and created again under its
-/// name is another owner.
-#[derive(Clone, Debug)]
-pub struct Owner {
-    uid: Arc<str>,
-    name: Arc<str>,
-}
-
-impl Owner {
-    /// The node with that UID, shown to people under `name`.
-    #[must_use]
-    pub fn new(uid: &str, name: &str) -> Self {
-        Self {
-            uid: uid.into(),
-            name: name.into(),
-        }
-    }
-
-    /// The UID of the node.
-    #[must_use]
-    pub fn uid(&self) -> &str {
-        &self.uid
-    }
-
-    /// The name of the node.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl PartialEq for Owner {
-    fn eq(&self, other: &Self) -> bool {
-        self.uid == other.uid
-    }
-}
-
-impl Eq for Owner {}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {}", self.name)
-    }
-}
-
-/// How a block is held.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// It belongs to a service range.
-    Reserved,
-    /// It fits the configuration and is the node's alone.
-    Assigned(Owner),
-    /// A node has it although it does not fit the configuration, or another holds it too. It is kept: nothing else is given there.
-    Foreign(Owner),
-    /// The node is gone, but live pods have addresses of the block. Without an owner, nobody knows whose it was.
-    Draining(Option<Owner>),
-}
-
-impl Claim {
-    /// The node that holds the block, or held it; none for a service range, or if it is not known.
-    #[must_use]
-    pub fn owner(&self) -> Option<&Owner> {
-        match self {
-            Self::Reserved => None,
-            Self::Assigned(owner) | Self::Foreign(owner) => Some(owner),
-            Self::Draining(owner) => owner.as_ref(),
-        }
-    }
-
-    /// Whether the claim keeps addresses from a node: a draining block is no harm to one that has it already, if it is
-    /// the old node made again or if nobody knows who had it.
-    fn bars(&self, node: &Owner) -> bool {
-        match self {
-            Self::Draining(former) => former
-                .as_ref()
-                .is_some_and(|former| former.name != node.name),
-            _ => self.owner() != Some(node),
-        }
-    }
-}
-
-impl fmt::Display for Claim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reserved => f.write_str("the service range"),
-            Self::Assigned(owner) | Self::Foreign(owner) => owner.fmt(f),
-            Self::Draining(Some(owner)) => write!(f, "pods of the former {owner}"),
-            Self::Draining(None) => f.write_str("pods of an unknown node"),
-        }
-    }
-}
-
-/// A prefix and who holds it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Without host bits.
-    pub net: IpNet,
-    /// Its holder.
-    pub claim: Claim,
-}
-
-impl fmt::Display for Block {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.net, self.claim)
-    }
-}
-
-/// What became of a block that a node already has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Adoption {
-    /// It is as the allocator would have given it.
-    Assigned,
-    /// It is kept as foreign.
-    Foreign(Misfit),
-}
-
-/// Why a block is foreign.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misfit {
-    /// It shares addresses with the block of another holder.
-    Overlaps(Overlap),
-    /// No cluster CIDR contains it.
-    OutOfRange {
-        /// The block.
-        net: IpNet,
-        /// The cluster CIDR of its family, or the first one if the family has none.
-        cluster: Option<IpNet>,
-    },
-    /// It is not of the configured size.
-    WrongSize {
-        /// The block.
-        net: IpNet,
-        /// The configured prefix length.
-        node_mask: u8,
-    },
-}
-
-impl fmt::Display for Misfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Overlaps(overlap) => overlap.fmt(f),
-            // The reference's text.
-            Self::OutOfRange {
-                net,
-                cluster: Some(cluster),
-            } => {
-                write!(f, "cidr {net} is out the range of cluster cidr {cluster}")
-            }
-            Self::OutOfRange { net, cluster: None } => {
-                write!(f, "cidr {net} is in no cluster cidr")
-            }
-            Self::WrongSize { net, node_mask } => {
-                write!(
-                    f,
-                    "cidr {net} is a /{}, the configured node mask is /{node_mask}",
-                    net.prefix_len()
-                )
-            }
-        }
-    }
-}
-
-/// A block shares addresses with one that somebody else holds.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cidr {net} overlaps {held}")]
-pub struct Overlap {
-    /// The block that was asked for.
-    pub net: IpNet,
-    /// The first one in its way, and who holds it.
-    pub held: Block,
-}
-
-/// Why a node was given no block.
+/// Why a node was given no block. The texts are the reference's, where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
-    /// A range has no free block; try again when one is released. The text is the reference's.
+    /// A range of `--cluster-cidr` has no free block; try again when one is released.
     #[error(
         "CIDR allocation failed; there are no remaining CIDRs left to allocate in the accepted range"
     )]
@@ -203,6 +35,20 @@ pub enum AllocateError {
         index: usize,
         /// The range.
         cluster: IpNet,
+    },
+    /// Each set that is for the node has a range without a free block; try again when one is released, or with another set.
+    #[error("unable to get a clusterCIDR for node {}, no available CIDRs", owner.name())]
+    NoneLeft {
+        /// The node.
+        owner: Owner,
+        /// The full range of each set, in the order in which the sets were asked.
+        full: Vec<IpNet>,
+    },
+    /// No set is for the node; try again with another set, or when the labels of the node have changed.
+    #[error("no cidrSets with matching labels found for node {}", owner.name())]
+    NoMatch {
+        /// The node.
+        owner: Owner,
     },
     /// The node holds blocks already; it would lose track of them.
     #[error("{owner} already holds {net}")]
@@ -214,104 +60,186 @@ pub enum AllocateError {
     },
 }
 
-/// How full a range is, in blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// The range.
-    pub range: ClusterRange,
-    /// All blocks of it.
-    pub blocks: u64,
-    /// Those that a service range touches.
-    pub reserved: u64,
-    /// Those that anything touches, reserved ones included.
-    pub used: u64,
-    /// Those that can be given.
-    pub free: u64,
-    /// The number of the block at which the next search starts.
-    pub next_candidate: u64,
-}
+/// A set cannot be added: there are as many as can be numbered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there are {} sets of node blocks already; remove one first",
+    NonZeroU16::MAX
+)]
+pub struct TooManySets;
 
-impl Usage {
-    /// How many nodes the range has room for: its blocks without the reserved ones.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.blocks - self.reserved
-    }
-}
+/// Names a set as long as it is there; its claims carry it.
+type SetId = NonZeroU16;
 
-#[derive(Clone, Debug)]
-struct Pool {
-    range: ClusterRange,
-    reserved: u64,
-    free: FreeBlocks,
-}
-
-/// All blocks of a cluster: one range for each family, in the order of `--cluster-cidr`.
-#[derive(Clone, Debug)]
+/// All blocks of a cluster: sets of ranges, and who holds what of them or elsewhere.
+#[derive(Clone, Debug, Default)]
 pub struct NodeBlocks {
-    pools: Vec<Pool>,
+    sets: BTreeMap<SetId, Set>,
     ledger: Ledger,
 }
 
 impl NodeBlocks {
-    /// An empty cluster with its service ranges reserved.
+    /// An empty cluster with the one set of the flags, and the service ranges reserved.
     #[must_use]
     pub fn new(config: &RangeConfig) -> Self {
-        let pool = |range: &ClusterRange| Pool {
-            range: *range,
-            reserved: 0,
-            free: FreeBlocks::new(range.blocks()),
-        };
-        let mut blocks = Self {
-            pools: config.ranges.iter().map(pool).collect(),
-            ledger: Ledger::default(),
-        };
-        for service in &config.service_ranges {
-            blocks.record(*service, Claim::Reserved);
-        }
-        for pool in &mut blocks.pools {
-            pool.reserved = pool.free.used();
+        let mut blocks = Self::without_sets(&config.service_ranges);
+        let added = blocks.add_set(BlockSet::of_flags(config));
+        debug_assert_eq!(added, Ok(true));
+        blocks
+    }
+
+    /// An empty cluster that has no set yet. What is reserved stays so in every set that comes.
+    #[must_use]
+    pub fn without_sets(service_ranges: &[IpNet]) -> Self {
+        let mut blocks = Self::default();
+        for service in service_ranges {
+            blocks.record(*service, Claim::Reserved, None);
         }
         blocks
     }
 
-    /// Gives `owner` one block of each range, round robin as the reference does, or nothing.
+    /// Adds a set. Blocks that nodes have already are not given again; they are of the set from their next [`NodeBlocks::adopt`] on. Returns whether
+    /// it was added: not if there is one of its name.
     ///
     /// # Errors
     ///
-    /// [`AllocateError::Exhausted`] if any range is full; no range is changed then, nor its place in the round.
-    /// [`AllocateError::AlreadyHolds`] if the owner has blocks.
+    /// [`TooManySets`] if there are 65,535.
+    pub fn add_set(&mut self, spec: BlockSet) -> Result<bool, TooManySets> {
+        if self.find(&spec.name).is_some() {
+            return Ok(false);
+        }
+        let id = (1..=u16::MAX)
+            .filter_map(SetId::new)
+            .find(|id| !self.sets.contains_key(id))
+            .ok_or(TooManySets)?;
+        let mut pools: Vec<Pool> = spec.ranges.iter().copied().map(Pool::new).collect();
+        for pool in &mut pools {
+            let cidr = pool.range.cidr();
+            let claims = || self.ledger.overlapping(cidr);
+            for (net, _) in claims().filter(|(_, held)| held.claim == Claim::Reserved) {
+                pool.occupy(&net);
+            }
+            pool.reserved = pool.free.used();
+            for (net, _) in claims() {
+                pool.occupy(&net);
+            }
+        }
+        let set = Set {
+            spec,
+            terminating: false,
+            pools,
+        };
+        self.sets.insert(id, set);
+        Ok(true)
+    }
+
+    /// Gives nothing more of the set. Returns whether there is one of that name.
+    pub fn terminate_set(&mut self, name: &str) -> bool {
+        let set = self.sets.values_mut().find(|set| set.spec.name == name);
+        set.map(|set| set.terminating = true).is_some()
+    }
+
+    /// Forgets the set. What nodes still hold of it is returned, and stays theirs, as foreign until they are adopted again.
+    pub fn remove_set(&mut self, name: &str) -> Vec<Block> {
+        let Some(id) = self.find(name) else {
+            return Vec::new();
+        };
+        let left = self.of_set(id);
+        let gone = self.sets.remove(&id);
+        for pool in gone.iter().flat_map(|set| &set.pools) {
+            self.ledger.forget_set(pool.range.cidr(), id);
+        }
+        left
+    }
+
+    /// The sets, in no order that means anything, and whether each is terminating.
+    pub fn sets(&self) -> impl Iterator<Item = (&BlockSet, bool)> {
+        self.sets.values().map(|set| (&set.spec, set.terminating))
+    }
+
+    /// What nodes hold of the set of that name; it should not be removed before this is empty. Draining blocks are of no node any more.
+    #[must_use]
+    pub fn held_of(&self, set: &str) -> Vec<Block> {
+        self.find(set).map_or_else(Vec::new, |id| self.of_set(id))
+    }
+
+    /// The names of the sets of which the node of this UID holds a block.
+    #[must_use]
+    pub fn sets_of(&self, uid: &str) -> Vec<&str> {
+        let mut ids: Vec<SetId> = self.ledger.sets_of(uid);
+        ids.sort_unstable();
+        ids.dedup();
+        let sets = ids.iter().filter_map(|id| self.sets.get(id));
+        sets.map(|set| set.spec.name.as_str()).collect()
+    }
+
+    /// Gives `owner` one block of each range of a set that is for all nodes, round robin as the reference does, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`NodeBlocks::allocate_from`].
     pub fn allocate(&mut self, owner: &Owner) -> Result<Vec<IpNet>, AllocateError> {
+        self.allocate_from(owner, |_| None)
+    }
+
+    /// Gives `owner` one block of each range of a set, round robin as the reference does, or nothing. `matched` says how many requirements
+    /// of the selector of the set of that name the node meets, or `None` if the selector does not select it; it is not asked about sets for all
+    /// nodes. The reference's order of preference decides among the sets that have a free block in every range.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::Exhausted`] or [`AllocateError::NoneLeft`] if a range of each set is full; no range is changed then, nor its place
+    /// in the round. [`AllocateError::NoMatch`] if there is no set. [`AllocateError::AlreadyHolds`] if the owner has blocks.
+    pub fn allocate_from(
+        &mut self,
+        owner: &Owner,
+        matched: impl Fn(&str) -> Option<usize>,
+    ) -> Result<Vec<IpNet>, AllocateError> {
         if let Some(net) = self.ledger.held_by(owner.uid()).first() {
             return Err(AllocateError::AlreadyHolds {
                 owner: owner.clone(),
                 net: *net,
             });
         }
-        if let Some((index, pool)) = self
-            .pools
-            .iter()
-            .enumerate()
-            .find(|(_, pool)| pool.free.free() == 0)
-        {
-            return Err(AllocateError::Exhausted {
-                index,
-                cluster: pool.range.cidr(),
-            });
+        let ranked = self.ranked(matched);
+        let usable = |id: &&SetId| !self.sets[id].terminating;
+        let candidates = ranked.iter().filter(usable);
+        let mut full = Vec::new();
+        for id in candidates {
+            let set = &self.sets[id];
+            let exhausted = set.pools.iter().position(|pool| pool.free.free() == 0);
+            let Some(index) = exhausted else {
+                return Ok(self.take(*id, owner));
+            };
+            let cluster = set.pools[index].range.cidr();
+            if set.spec.name.is_empty() {
+                return Err(AllocateError::Exhausted { index, cluster });
+            }
+            full.push(cluster);
         }
-        let taken: Vec<IpNet> = self
-            .pools
-            .iter_mut()
-            .filter_map(|pool| {
-                pool.free
-                    .take_next()
-                    .and_then(|index| pool.range.block(index))
-            })
-            .collect();
+        let owner = owner.clone();
+        if full.is_empty() {
+            return Err(AllocateError::NoMatch { owner });
+        }
+        Err(AllocateError::NoneLeft { owner, full })
+    }
+
+    fn take(&mut self, id: SetId, owner: &Owner) -> Vec<IpNet> {
+        let pools = self
+            .sets
+            .get_mut(&id)
+            .into_iter()
+            .flat_map(|set| &mut set.pools);
+        let next = |pool: &mut Pool| {
+            pool.free
+                .take_next()
+                .and_then(|index| pool.range.block(index))
+        };
+        let taken: Vec<IpNet> = pools.filter_map(next).collect();
         for net in &taken {
-            self.record(*net, Claim::Assigned(owner.clone()));
+            self.record(*net, Claim::Assigned(owner.clone()), Some(id));
         }
-        Ok(taken)
+        taken
     }
 
     /// Records a block that somebody wants `owner` to have. Outside of the configuration it becomes foreign.
@@ -320,9 +248,9 @@ impl NodeBlocks {
     ///
     /// [`Overlap`] if another holder has any address of it; nothing is recorded then.
     pub fn occupy(&mut self, owner: &Owner, net: IpNet) -> Result<Adoption, Overlap> {
-        match self.examine(owner, net.trunc()) {
-            Some(Misfit::Overlaps(overlap)) => Err(overlap),
-            _ => Ok(self.adopt(owner, net)),
+        match self.in_the_way(owner, net.trunc()) {
+            Some(overlap) => Err(overlap),
+            None => Ok(self.adopt(owner, net)),
         }
     }
 
@@ -330,23 +258,45 @@ impl NodeBlocks {
     /// overlaps included, becomes foreign. Repeating it is harmless, and a foreign block whose reason is gone
     /// becomes an assigned one.
     pub fn adopt(&mut self, owner: &Owner, net: IpNet) -> Adoption {
-        let net = net.trunc();
-        if let Some(Claim::Assigned(_)) = self.ledger.claim(net, owner) {
+        let home = self.home(&[net], |_| None).into_iter().next().flatten();
+        self.adopt_into(owner, net.trunc(), home)
+    }
+
+    /// The same of all blocks of a node, whose labels say which of several sets they are of: the first one that all of them fit, in the order of
+    /// [`NodeBlocks::allocate_from`], then in that of their making. Blocks that no single set fits are looked at one by one.
+    pub fn adopt_from(
+        &mut self,
+        owner: &Owner,
+        nets: &[IpNet],
+        matched: impl Fn(&str) -> Option<usize>,
+    ) -> Vec<Adoption> {
+        let homes = self.home(nets, matched);
+        let each = nets.iter().zip(homes);
+        each.map(|(net, home)| self.adopt_into(owner, net.trunc(), home))
+            .collect()
+    }
+
+    fn adopt_into(&mut self, owner: &Owner, net: IpNet, home: Option<SetId>) -> Adoption {
+        if let Some(held) = self.ledger.held(net, owner)
+            && held.set.is_some()
+            && matches!(held.claim, Claim::Assigned(_))
+        {
             return Adoption::Assigned;
         }
-        let misfit = self.examine(owner, net);
+        let overlap = self.in_the_way(owner, net).map(Misfit::Overlaps);
+        let misfit = overlap.or_else(|| home.is_none().then(|| self.misfit(net)));
         let found: Vec<IpNet> = self
             .ledger
             .overlapping(net)
-            .filter(|(held, claim)| **claim == Claim::Draining(None) && net.contains(held))
-            .map(|(held, _)| held)
+            .filter(|(inner, held)| held.claim == Claim::Draining(None) && net.contains(inner))
+            .map(|(inner, _)| inner)
             .collect();
-        found.into_iter().for_each(|held| self.unhold(held));
+        found.into_iter().for_each(|inner| self.unhold(inner));
         let claim = match misfit {
             None => Claim::Assigned(owner.clone()),
             Some(_) => Claim::Foreign(owner.clone()),
         };
-        self.record(net, claim);
+        self.record(net, claim, home);
         misfit.map_or(Adoption::Assigned, Adoption::Foreign)
     }
 
@@ -363,7 +313,7 @@ impl NodeBlocks {
     /// Marks everything that the node of this UID holds as draining: the node is gone, but its addresses may be in use.
     /// Nothing becomes free. Returns what is held.
     pub fn drain(&mut self, uid: &str) -> Vec<IpNet> {
-        let nets = self.ledger.held_by(uid).to_vec();
+        let nets = self.ledger.held_by(uid);
         for net in &nets {
             self.ledger.drain(*net, uid);
         }
@@ -379,12 +329,10 @@ impl NodeBlocks {
             return None;
         }
         let range = self
-            .pools
-            .iter()
-            .map(|pool| pool.range)
+            .ranges()
             .find(|range| range.cidr().contains(&address))?;
         let net = widened(&address, range.node_mask());
-        self.record(net, Claim::Draining(None));
+        self.record(net, Claim::Draining(None), None);
         Some(net)
     }
 
@@ -397,7 +345,7 @@ impl NodeBlocks {
 
     /// What the node of this UID holds, in the order in which it was recorded.
     #[must_use]
-    pub fn held_by(&self, uid: &str) -> &[IpNet] {
+    pub fn held_by(&self, uid: &str) -> Vec<IpNet> {
         self.ledger.held_by(uid)
     }
 
@@ -406,10 +354,7 @@ impl NodeBlocks {
     pub fn overlapping(&self, net: IpNet) -> Vec<Block> {
         self.ledger
             .overlapping(net.trunc())
-            .map(|(net, claim)| Block {
-                net,
-                claim: claim.clone(),
-            })
+            .map(|(net, held)| held.block(net))
             .collect()
     }
 
@@ -421,27 +366,70 @@ impl NodeBlocks {
 
     /// All blocks in the order of their addresses.
     pub fn iter(&self) -> impl Iterator<Item = Block> {
-        self.ledger.iter().map(|(net, claim)| Block {
-            net,
-            claim: claim.clone(),
-        })
+        self.ledger.iter().map(|(net, held)| held.block(net))
     }
 
-    /// How full each range is, in the order of `--cluster-cidr`.
+    /// How full each range is; those of one set are together, in the order of their set.
     pub fn usage(&self) -> impl Iterator<Item = Usage> {
-        self.pools.iter().map(|pool| Usage {
-            range: pool.range,
-            blocks: pool.range.blocks(),
-            reserved: pool.reserved,
-            used: pool.free.used(),
-            free: pool.free.free(),
-            next_candidate: pool.free.next_candidate(),
-        })
+        self.sets.values().flat_map(Set::usage)
+    }
+
+    /// How full each range of the set of that name is.
+    pub fn usage_of(&self, set: &str) -> impl Iterator<Item = Usage> {
+        let set = self.find(set).and_then(|id| self.sets.get(&id));
+        set.into_iter().flat_map(Set::usage)
+    }
+
+    fn find(&self, name: &str) -> Option<SetId> {
+        let of_name = |(_, set): &(&SetId, &Set)| set.spec.name == name;
+        self.sets.iter().find(of_name).map(|(id, _)| *id)
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = ClusterRange> {
+        let pools = self.sets.values().flat_map(|set| &set.pools);
+        pools.map(|pool| pool.range)
+    }
+
+    fn of_set(&self, id: SetId) -> Vec<Block> {
+        let ranges = self.sets.get(&id).into_iter().flat_map(|set| &set.pools);
+        let claims = ranges.flat_map(|pool| self.ledger.overlapping(pool.range.cidr()));
+        let held = claims.filter(|(_, held)| {
+            held.set == Some(id) && matches!(held.claim, Claim::Assigned(_) | Claim::Foreign(_))
+        });
+        held.map(|(net, held)| held.block(net)).collect()
+    }
+
+    /// The sets that are for a node, the preferred one first.
+    fn ranked(&self, matched: impl Fn(&str) -> Option<usize>) -> Vec<SetId> {
+        let ranks = self.sets.iter();
+        let mut ranks: Vec<_> = ranks
+            .filter_map(|(id, set)| Some((set.rank(&matched)?, *id)))
+            .collect();
+        ranks.sort_unstable();
+        ranks.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The set that each of a node's blocks is of.
+    fn home(&self, nets: &[IpNet], matched: impl Fn(&str) -> Option<usize>) -> Vec<Option<SetId>> {
+        let mut order = self.ranked(matched);
+        let mut others: Vec<&SetId> = self.sets.keys().filter(|id| !order.contains(id)).collect();
+        others.sort_by_key(|id| {
+            let BlockSet { created, name, .. } = &self.sets[id].spec;
+            (created, name)
+        });
+        let others: Vec<SetId> = others.into_iter().copied().collect();
+        order.extend(others);
+        let first =
+            |fit: &dyn Fn(&Set) -> bool| order.iter().find(|id| fit(&self.sets[id])).copied();
+        let of_all = first(&|set| nets.iter().all(|net| set.fits(net)));
+        nets.iter()
+            .map(|net| of_all.or_else(|| first(&|set| set.fits(net))))
+            .collect()
     }
 
     /// Frees the block numbers that `net` touches and no claim does.
     fn vacate(&mut self, net: &IpNet) {
-        for pool in &mut self.pools {
+        for pool in self.sets.values_mut().flat_map(|set| &mut set.pools) {
             let Some(whole) = pool.range.whole_blocks(net) else {
                 continue;
             };
@@ -450,54 +438,45 @@ impl NodeBlocks {
             };
             pool.free.vacate(first, last);
             for (other, _) in self.ledger.overlapping(whole) {
-                if let Some((first, last)) = pool.range.indices(&other) {
-                    pool.free.occupy(first, last);
-                }
+                pool.occupy(&other);
             }
         }
     }
 
-    fn record(&mut self, net: IpNet, claim: Claim) {
-        for pool in &mut self.pools {
-            if let Some((first, last)) = pool.range.indices(&net) {
-                pool.free.occupy(first, last);
-            }
+    fn record(&mut self, net: IpNet, claim: Claim, set: Option<SetId>) {
+        for pool in self.sets.values_mut().flat_map(|set| &mut set.pools) {
+            pool.occupy(&net);
         }
-        self.ledger.insert(net, claim);
+        self.ledger.insert(net, claim, set);
     }
 
-    fn examine(&self, owner: &Owner, net: IpNet) -> Option<Misfit> {
-        let other = self
-            .ledger
-            .overlapping(net)
-            .find(|(_, claim)| claim.bars(owner));
-        if let Some((held, claim)) = other {
-            return Some(Misfit::Overlaps(Overlap {
-                net,
-                held: Block {
-                    net: held,
-                    claim: claim.clone(),
-                },
-            }));
-        }
-        let family = self
-            .pools
-            .iter()
-            .map(|pool| pool.range)
-            .filter(|range| range.family() == Family::of(&net));
-        match family.clone().find(|range| range.cidr().contains(&net)) {
-            Some(range) if range.node_mask() == net.prefix_len() => None,
-            Some(range) => Some(Misfit::WrongSize {
+    fn in_the_way(&self, owner: &Owner, net: IpNet) -> Option<Overlap> {
+        let mut claims = self.ledger.overlapping(net);
+        let (other, held) = claims.find(|(_, held)| held.claim.bars(owner))?;
+        Some(Overlap {
+            net,
+            held: held.block(other),
+        })
+    }
+
+    /// What is wrong with a block that is of no set.
+    fn misfit(&self, net: IpNet) -> Misfit {
+        let family = || {
+            self.ranges()
+                .filter(|range| range.family() == Family::of(&net))
+        };
+        match family().find(|range| range.cidr().contains(&net)) {
+            Some(range) => Misfit::WrongSize {
                 net,
                 node_mask: range.node_mask(),
-            }),
-            None => {
-                let cluster = family
-                    .chain(self.pools.iter().map(|pool| pool.range))
+            },
+            None => Misfit::OutOfRange {
+                net,
+                cluster: family()
+                    .chain(self.ranges())
                     .next()
-                    .map(|range| range.cidr());
-                Some(Misfit::OutOfRange { net, cluster })
-            }
+                    .map(|range| range.cidr()),
+            },
         }
     }
 }

@@ -20,7 +20,8 @@ pub mod pool;
 mod service;
 
 pub use blocks::{
-    Adoption, AllocateError, Block, Claim, Misfit, NodeBlocks, Overlap, Owner, Usage,
+    Adoption, AllocateError, Block, BlockSet, Claim, InvalidSet, Misfit, NodeBlocks, Overlap,
+    Owner, TooManySets, Usage,
 };
 pub use cluster::{ClusterRange, Notice, RangeConfig, RangeConfigError, RangeFlags};
 pub use nearest::nearest_free;

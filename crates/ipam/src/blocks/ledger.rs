@@ -5,15 +5,31 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Claim, Owner};
+use super::{Block, Claim, Owner, SetId};
 use crate::net::{Family, widened};
 
 /// Prefixes sort by address and then by length, so those inside a prefix follow it, and a claim of no node comes first.
 type Key = (IpNet, Option<Arc<str>>);
 
+/// A claim, and the set that its prefix is of.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) claim: Claim,
+    pub(super) set: Option<SetId>,
+}
+
+impl Held {
+    pub(super) fn block(&self, net: IpNet) -> Block {
+        Block {
+            net,
+            claim: self.claim.clone(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
-    claims: BTreeMap<Key, Claim>,
+    claims: BTreeMap<Key, Held>,
     by_owner: BTreeMap<Arc<str>, Vec<IpNet>>,
     /// How many claims have each length. A prefix's ancestors are looked up one by one, and only of these lengths.
     lengths: BTreeMap<(Family, u8), usize>,
@@ -21,9 +37,10 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Adds a claim, or replaces the one that the same owner has on the same prefix.
-    pub(super) fn insert(&mut self, net: IpNet, claim: Claim) {
+    pub(super) fn insert(&mut self, net: IpNet, claim: Claim, set: Option<SetId>) {
         let uid = claim.owner().map(|owner| Arc::clone(&owner.uid));
-        if self.claims.insert((net, uid.clone()), claim).is_some() {
+        let held = Held { claim, set };
+        if self.claims.insert((net, uid.clone()), held).is_some() {
             return;
         }
         *self
@@ -49,7 +66,8 @@ impl Ledger {
 
     /// Removes the claim on a prefix that drains without a known owner, and says whether there was one.
     pub(super) fn remove_held(&mut self, net: IpNet) -> bool {
-        let held = self.claims.get(&(net, None)) == Some(&Claim::Draining(None));
+        let found = self.claims.get(&(net, None));
+        let held = found.is_some_and(|held| held.claim == Claim::Draining(None));
         if held {
             self.claims.remove(&(net, None));
             self.forget_length(&net);
@@ -59,9 +77,29 @@ impl Ledger {
 
     /// The owner of the claim is gone.
     pub(super) fn drain(&mut self, net: IpNet, uid: &str) {
-        if let Some(claim) = self.claims.get_mut(&(net, Some(uid.into()))) {
-            *claim = Claim::Draining(claim.owner().cloned());
+        if let Some(held) = self.claims.get_mut(&(net, Some(uid.into()))) {
+            held.claim = Claim::Draining(held.claim.owner().cloned());
         }
+    }
+
+    /// The set is gone: what is of it inside of `net` is of none, and foreign if a node has it.
+    pub(super) fn forget_set(&mut self, net: IpNet, set: SetId) {
+        let inside = self.claims.range_mut((net, None)..);
+        let inside = inside.take_while(|((other, _), _)| net.contains(other));
+        for (_, held) in inside.filter(|(_, held)| held.set == Some(set)) {
+            held.set = None;
+            if let Claim::Assigned(owner) = &held.claim {
+                held.claim = Claim::Foreign(owner.clone());
+            }
+        }
+    }
+
+    /// The sets of what an owner holds.
+    pub(super) fn sets_of(&self, uid: &str) -> Vec<SetId> {
+        let uid: Arc<str> = uid.into();
+        let held = self.held_by(&uid).into_iter();
+        held.filter_map(|net| self.claims.get(&(net, Some(Arc::clone(&uid))))?.set)
+            .collect()
     }
 
     fn forget_length(&mut self, net: &IpNet) {
@@ -74,20 +112,20 @@ impl Ledger {
         }
     }
 
-    pub(super) fn held_by(&self, uid: &str) -> &[IpNet] {
-        self.by_owner.get(uid).map_or(&[], Vec::as_slice)
+    pub(super) fn held_by(&self, uid: &str) -> Vec<IpNet> {
+        self.by_owner.get(uid).cloned().unwrap_or_default()
     }
 
-    pub(super) fn claim(&self, net: IpNet, owner: &Owner) -> Option<&Claim> {
+    pub(super) fn held(&self, net: IpNet, owner: &Owner) -> Option<&Held> {
         self.claims.get(&(net, Some(Arc::clone(&owner.uid))))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (IpNet, &Claim)> {
-        self.claims.iter().map(|((net, _), claim)| (*net, claim))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpNet, &Held)> {
+        self.claims.iter().map(|((net, _), held)| (*net, held))
     }
 
     /// The claims that share an address with `net`: its ancestors, widest first, then what lies inside it.
-    pub(super) fn overlapping(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Claim)> {
+    pub(super) fn overlapping(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Held)> {
         let family = Family::of(&net);
         let wider = self
             .lengths
@@ -100,13 +138,13 @@ impl Ledger {
         ancestors.chain(inside)
     }
 
-    fn of_prefix(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Claim)> {
+    fn of_prefix(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Held)> {
         self.from(net).take_while(move |(other, _)| *other == net)
     }
 
-    fn from(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Claim)> {
+    fn from(&self, net: IpNet) -> impl Iterator<Item = (IpNet, &Held)> {
         self.claims
             .range((net, None)..)
-            .map(|((net, _), claim)| (*net, claim))
+            .map(|((net, _), held)| (*net, held))
     }
 }

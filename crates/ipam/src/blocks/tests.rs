@@ -317,6 +317,7 @@ proptest! {
                         }
                         Err(AllocateError::AlreadyHolds { .. }) => prop_assert!(holds),
                         Err(AllocateError::Exhausted { index, .. }) => prop_assert!(free[index].is_empty()),
+                        Err(error) => prop_assert!(false, "{}", error),
                     }
                 }
                 Op::Adopt(number, block) => {
