@@ -27,7 +27,7 @@ impl Policy {
     /// Says at the start which parts are off.
     pub(crate) fn announce(&self) {
         if self.lenient {
-            tracing::warn!("--compat=upstream: nodes may have overlapping podCIDRs");
+            tracing::warn!("--compat: nodes may have overlapping podCIDRs");
         } else if self.service_ranges.as_slice().is_empty() {
             tracing::info!(
                 "no --service-cluster-ip-range: podCIDRs of nodes are not compared with service addresses"

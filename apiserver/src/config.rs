@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use podplane_ipam::{ServiceRanges, parse_cidr};
+use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
 use podplane_telemetry::server::Listen;
 
 /// How the API server runs.
@@ -59,25 +59,10 @@ pub struct Config {
     )]
     pub cluster_cidr: Vec<IpNet>,
 
-    /// Do as another system does where podplane would refuse.
-    #[arg(
-        long,
-        env = "PODPLANE_COMPAT",
-        value_enum,
-        default_value_t,
-        value_name = "SYSTEM"
-    )]
+    /// Let through what another system lets through: nodes with overlapping blocks, and blocks of the service range.
+    /// upstream (Kubernetes), upstream-1.30, upstream-1.31, upstream-1.32 or gcp.
+    #[arg(long, env = "PODPLANE_COMPAT", default_value_t, value_name = "SYSTEM")]
     pub compat: Compat,
-}
-
-/// A system whose laxity is wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Compat {
-    /// No other system's.
-    #[default]
-    None,
-    /// Kubernetes': nodes may have overlapping blocks, and blocks of the service range.
-    Upstream,
 }
 
 /// An engine of the store.

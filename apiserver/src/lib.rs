@@ -23,6 +23,6 @@ mod strategy;
 mod tests;
 mod upkeep;
 
-pub use config::{Compat, Config, StoreKind};
+pub use config::{Config, StoreKind};
 pub use server::{RunError, run};
 pub use storage::check as check_item;

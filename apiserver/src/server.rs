@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 
 use crate::{
-    Compat, Config, StoreKind,
+    Config, StoreKind,
     admission::{Admission, NodeBlocks, Policy},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
@@ -97,7 +97,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     let policy = Policy {
         service_ranges: service_cluster_ip_range,
         cluster_cidrs: cluster_cidr.iter().map(IpNet::trunc).collect(),
-        lenient: compat == Compat::Upstream,
+        lenient: compat.is_lenient(),
     };
     policy.announce();
     // Bound first, so that a port in use is found before a large store is read.

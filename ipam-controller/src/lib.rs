@@ -22,7 +22,7 @@ use podplane_api::core::{Node, Pod};
 use podplane_client::{
     Client, Endpoint, EventRecorder, ListParams, endpoint::EndpointError, reflector,
 };
-use podplane_ipam::{Notice, RangeConfigError, RangeFlags};
+use podplane_ipam::{Compat, Notice, RangeConfigError, RangeFlags};
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_telemetry::{
     Tasks,
@@ -99,6 +99,9 @@ pub struct Config {
         default_value = ""
     )]
     pub service_cluster_ip_range: String,
+    /// Allocate as another system does, its faults included: upstream (Kubernetes), upstream-1.30, upstream-1.31, upstream-1.32 or gcp.
+    #[arg(long, env = "PODPLANE_COMPAT", default_value_t, value_name = "SYSTEM")]
+    pub compat: Compat,
     /// Seconds that a node must be gone before its pods are deleted.
     #[arg(
         long,

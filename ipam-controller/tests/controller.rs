@@ -36,6 +36,7 @@ impl Running {
             node_cidr_mask_size_ipv4: None,
             node_cidr_mask_size_ipv6: None,
             service_cluster_ip_range: "10.244.3.0/28".to_owned(),
+            compat: podplane_ipam::Compat::None,
             orphan_quarantine: 0,
         };
         let mut running = Self {

@@ -123,7 +123,7 @@ async fn the_address_is_published_when_it_is_served() {
         store: StoreKind::Sled,
         service_cluster_ip_range: podplane_ipam::ServiceRanges::default(),
         cluster_cidr: Vec::new(),
-        compat: crate::Compat::None,
+        compat: podplane_ipam::Compat::None,
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();

@@ -54,7 +54,7 @@ pub(super) fn apiserver(dir: &DataDir, settings: &Settings) -> Spec {
             "--service-cluster-ip-range",
             some(&settings.service_cluster_ip_range),
         ),
-        ("--compat", some(name_of(&settings.compat))),
+        ("--compat", some(settings.compat.name())),
     ];
     published(dir, "apiserver", &settings.listen, args("apiserver", flags))
 }
@@ -77,6 +77,7 @@ pub(super) fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) 
             "--service-cluster-ip-range",
             some(&settings.service_cluster_ip_range),
         ),
+        ("--compat", some(settings.compat.name())),
     ];
     let mut args = args("ipam-controller", flags);
     args.push("--allocate-node-cidrs=true".into());

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use podplane_apiserver::Compat;
 use podplane_ipam::{
-    ServiceRanges,
+    Compat, ServiceRanges,
     cluster::{RangeConfig, RangeFlags},
 };
 use podplane_kubelet::cri::template::Template;
@@ -52,8 +51,9 @@ pub(crate) struct Flags {
     #[arg(long, env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE", value_name = "CIDR")]
     pub(crate) service_cluster_ip_range: Option<String>,
 
-    /// Do as another system does where podplane would refuse: upstream lets nodes have overlapping blocks [default: none]
-    #[arg(long, env = "PODPLANE_COMPAT", value_enum, value_name = "SYSTEM")]
+    /// Give nodes their blocks as another system does, its faults included, and refuse none that overlap: upstream (Kubernetes),
+    /// upstream-1.30, upstream-1.31, upstream-1.32 or gcp [default: none]
+    #[arg(long, env = "PODPLANE_COMPAT", value_name = "SYSTEM")]
     pub(crate) compat: Option<Compat>,
 
     /// Whether pods get real interfaces: kernel, ledger (addresses alone, no privileges), or auto, which takes kernel if it can [default: auto]
@@ -105,7 +105,7 @@ pub(crate) struct Settings {
     pub(crate) node_cidr_mask_size_ipv4: Option<u8>,
     pub(crate) node_cidr_mask_size_ipv6: Option<u8>,
     pub(crate) service_cluster_ip_range: String,
-    #[serde(default, with = "by_name")]
+    #[serde(default, with = "as_text")]
     pub(crate) compat: Compat,
     pub(crate) network: Network,
     #[serde(with = "by_name")]
@@ -286,7 +286,7 @@ impl Settings {
                 "--service-cluster-ip-range",
                 canonical(&self.service_cluster_ip_range),
             ),
-            ("--compat", name_of(&self.compat)),
+            ("--compat", self.compat.to_string()),
             ("--network", name_of(&self.network)),
             ("--ip-policy", name_of(&self.ip_policy)),
             ("--cni-template", name_of(&self.cni_template)),
@@ -337,6 +337,26 @@ mod by_name {
         from: D,
     ) -> Result<T, D::Error> {
         T::from_str(&String::deserialize(from)?, false).map_err(D::Error::custom)
+    }
+}
+
+/// Values that are written and read back as text.
+mod as_text {
+    use std::{fmt::Display, str::FromStr};
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
 

@@ -13,6 +13,7 @@ pub mod audit;
 pub mod blocks;
 pub mod capacity;
 pub mod cluster;
+pub mod compat;
 mod free;
 mod nearest;
 pub mod net;
@@ -24,6 +25,7 @@ pub use blocks::{
     Owner, TooManySets, Usage,
 };
 pub use cluster::{ClusterRange, Notice, RangeConfig, RangeConfigError, RangeFlags};
+pub use compat::{Compat, Generation};
 pub use nearest::nearest_free;
 pub use net::{Family, InvalidCidr, parse_cidr};
 pub use pool::AddressRange;
