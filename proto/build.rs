@@ -8,6 +8,7 @@ use std::{env, error::Error, fs, path::PathBuf};
 use prost::Message as _;
 
 const GENERATED: &[&str] = &[
+    "podplane/cloud/v1/cloud.proto",
     "podplane/cluster/v1/cluster.proto",
     "podplane/ipam/v1/blocks.proto",
     "podplane/ipam/v1/ipam.proto",

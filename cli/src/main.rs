@@ -97,6 +97,11 @@ enum Command {
         after_help = "Example:\n  podplane cri --node node-0 --nodes-dir ./nodes --network ledger --cni-bin-dir /usr/lib/cni"
     )]
     Cri(service::Args<podplane_kubelet::cri::Config>),
+    /// Run what stands for a cloud: tells the ranges that instances have, from a file, with the troubles of real clouds
+    #[command(
+        after_help = "Example:\n  podplane cloud --file cloud.yaml --listen 127.0.0.1:7090 --qps 10 --late-ranges 5s"
+    )]
+    Cloud(service::Args<podplane_cloud::Config>),
 
     Completion(completion::Args),
 }
@@ -133,6 +138,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Scheduler(args) => service::run(args, podplane_scheduler::run),
         Command::Kubelet(args) => service::run(args, podplane_kubelet::kubelet::run),
         Command::Cri(args) => service::run(args, podplane_kubelet::cri::run),
+        Command::Cloud(args) => service::run(args, podplane_cloud::run),
         Command::Completion(args) => completion::run(args, global),
     }
 }
@@ -191,6 +197,7 @@ mod tests {
             "podplane scheduler --server 127.0.0.1:1 --ip-policy off --log-format json",
             "podplane kubelet --server 127.0.0.1:1 --node node-0 --nodes-dir /n",
             "podplane cri --node node-0 --nodes-dir /n --network ledger",
+            "podplane cloud --file /f --error-rate 0.1 --seed 7",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {
                 panic!("{line}: {error}");

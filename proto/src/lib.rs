@@ -35,6 +35,10 @@ macro_rules! generated {
 }
 
 generated! {
+    /// `podplane.cloud.v1`: the ranges that a cloud has given its instances.
+    cloud, "podplane.cloud.v1"
+}
+generated! {
     /// `podplane.cluster.v1`: the supervisor of a local cluster.
     cluster, "podplane.cluster.v1"
 }

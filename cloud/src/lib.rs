@@ -1,0 +1,101 @@
+//! What stands for the cloud: instances and their ranges from a file, served as `podplane.cloud.v1`, with the troubles that real clouds make on request.
+//!
+//! It only tells; which node gets which range is the file's matter, and writing it to the node is the IPAM controller's. Start reading at [`run`].
+
+#![warn(missing_docs)]
+
+pub mod instances;
+mod service;
+pub mod troubles;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use futures::future::BoxFuture;
+use podplane_proto::{DESCRIPTORS, cloud::cloud_service_server::CloudServiceServer};
+use podplane_telemetry::{
+    Tasks,
+    server::{Listen, Listener, ServeError},
+    tasks::Ended,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{server::NamedService, service::RoutesBuilder};
+
+use crate::{
+    instances::{FileError, InstancesFile},
+    service::Service,
+    troubles::Troubles,
+};
+
+/// Flags of the cloud.
+#[derive(Args, Clone, Debug)]
+pub struct Config {
+    /// The instances and their ranges, in YAML; read again when it has changed
+    #[arg(long, env = "PODPLANE_CLOUD_FILE", value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Where to serve podplane.cloud.v1
+    #[arg(
+        long,
+        env = "PODPLANE_LISTEN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:0"
+    )]
+    pub listen: Listen,
+
+    /// A file to write the address to once it is served
+    #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
+    pub address_file: Option<PathBuf>,
+
+    /// What goes wrong.
+    #[command(flatten)]
+    pub troubles: Troubles,
+}
+
+/// Why the cloud does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The file cannot be used. Later, when it has changed, that is no reason to end.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The address to listen on.
+    #[error("start the server")]
+    Listen(#[from] ServeError),
+    /// A part of it ended.
+    #[error("run the cloud")]
+    Ended(#[from] Ended),
+}
+
+/// Runs until `stop` is cancelled.
+///
+/// # Errors
+///
+/// Everything that [`RunError`] names.
+pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+    // Boxed, so that it is compiled with this crate and not with each program that calls it.
+    Box::pin(run_until(config, stop))
+}
+
+async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+    let Config {
+        file,
+        listen,
+        address_file,
+        troubles,
+    } = config;
+    let instances = InstancesFile::open(file)?;
+    let seed = troubles.seed.unwrap_or_else(rand::random);
+    tracing::info!(instances = instances.len(), seed, "serving instances");
+    let listener = Listener::bind(&listen).await?;
+    if let Some(path) = &address_file {
+        listener.publish(path)?;
+    }
+    let mut routes = RoutesBuilder::default();
+    let server = CloudServiceServer::new(Service::new(instances, troubles, seed));
+    routes.add_service(server);
+    let served = &[<CloudServiceServer<Service> as NamedService>::NAME];
+    let mut tasks = Tasks::new(stop);
+    let stop = tasks.stop();
+    tasks.spawn("server", listener.serve(routes, served, DESCRIPTORS, stop));
+    Ok(tasks.run().await?)
+}

@@ -1,0 +1,96 @@
+//! `podplane.cloud.v1` over a file, with its troubles.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use podplane_proto::cloud::{
+    GetInstanceRequest, GetInstanceResponse, Instance, cloud_service_server::CloudService,
+};
+use rand::{SeedableRng as _, rngs::StdRng};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    instances::InstancesFile,
+    troubles::{Fate, Past, Troubles},
+};
+
+/// The cloud.
+#[derive(Debug)]
+pub(crate) struct Service {
+    troubles: Troubles,
+    /// Held only for a decision and the reading of a file, never while waiting.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    instances: InstancesFile,
+    past: Past,
+    random: StdRng,
+}
+
+impl Service {
+    pub(crate) fn new(instances: InstancesFile, troubles: Troubles, seed: u64) -> Self {
+        let state = State {
+            instances,
+            past: Past::default(),
+            random: StdRng::seed_from_u64(seed),
+        };
+        Self {
+            troubles,
+            state: Mutex::new(state),
+        }
+    }
+
+    fn answer(&self, provider_id: &str) -> Result<Instance, Status> {
+        // What is in there is whole between any two statements, so a panic elsewhere does not spoil it.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State {
+            instances,
+            past,
+            random,
+        } = &mut *state;
+        let fate = self
+            .troubles
+            .fate(past, provider_id, Instant::now(), random);
+        tracing::debug!(provider_id, ?fate, "asked for an instance");
+        match fate {
+            Fate::Throttled => {
+                return Err(Status::resource_exhausted(
+                    "too many requests: ask again later",
+                ));
+            }
+            Fate::Failed => return Err(Status::unavailable("the cloud is out of order")),
+            Fate::Answered | Fate::WithoutRanges => {}
+        }
+        let found = instances.get(provider_id).cloned();
+        let mut found = found
+            .ok_or_else(|| Status::not_found(format!("instance {provider_id:?} not found")))?;
+        if fate == Fate::WithoutRanges {
+            for interface in &mut found.network_interfaces {
+                interface.alias_ip_ranges.clear();
+                interface.ipv6_cidr_range.clear();
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[tonic::async_trait]
+impl CloudService for Service {
+    async fn get_instance(
+        &self,
+        request: Request<GetInstanceRequest>,
+    ) -> Result<Response<GetInstanceResponse>, Status> {
+        let GetInstanceRequest { provider_id } = request.into_inner();
+        let delay = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            self.troubles.delay(&mut state.random)
+        };
+        tokio::time::sleep(delay).await;
+        let instance = Some(self.answer(&provider_id)?);
+        Ok(Response::new(GetInstanceResponse { instance }))
+    }
+}
