@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     commands::{
         apply, cni, completion, create, delete, demo, describe, down, exec, get, kubeconfig, node,
-        ping, plugins, run, service, status, store, up,
+        ping, plan, plugins, run, service, status, store, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -64,7 +64,8 @@ enum Command {
     Exec(exec::Args),
     Demo(demo::Args),
 
-    // CNI alone, without a cluster.
+    // Without a cluster.
+    Plan(plan::Args),
     Cni(cni::Args),
     Plugins(plugins::Args),
 
@@ -130,6 +131,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Ping(args) => ping::run(args, global),
         Command::Exec(args) => exec::run(args, global),
         Command::Demo(args) => demo::run(args, global),
+        Command::Plan(args) => plan::run(&args),
         Command::Cni(args) => cni::run(args),
         Command::Plugins(args) => plugins::run(args),
         Command::Apiserver(args) => service::run(args, podplane_apiserver::run),

@@ -13,6 +13,7 @@ pub(crate) mod get;
 pub(crate) mod kubeconfig;
 pub(crate) mod node;
 pub(crate) mod ping;
+pub(crate) mod plan;
 pub(crate) mod plugins;
 pub(crate) mod run;
 pub(crate) mod service;

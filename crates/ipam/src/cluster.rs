@@ -53,7 +53,9 @@ impl RangeConfig {
             .unwrap_or(0)
     }
 
-    fn reserved_blocks(&self, range: &ClusterRange) -> u64 {
+    /// How many blocks of a range the service ranges take.
+    #[must_use]
+    pub fn reserved_blocks(&self, range: &ClusterRange) -> u64 {
         // At most one service range is of the family of `range`, so nothing is counted twice.
         let indices = self
             .service_ranges

@@ -17,6 +17,7 @@ pub mod compat;
 mod free;
 mod nearest;
 pub mod net;
+pub mod planning;
 pub mod pool;
 mod service;
 

@@ -1,0 +1,454 @@
+//! `plan`: what an address plan comes to, before there is a cluster.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use ipnet::IpNet;
+use podplane_ipam::{
+    RangeConfigError, RangeFlags, ServiceRanges,
+    net::Family,
+    parse_cidr,
+    planning::{
+        Alternative, DEFAULT_MAX_PODS, Growth, Limit, Plan, Question, RangePlan, Recommended,
+    },
+};
+use serde_json::{Value, json};
+
+use crate::{
+    output::{self, sheet::Sheet},
+    report::UsageError,
+};
+
+/// Masks this far from the one in force are shown; all are in the JSON.
+const NEIGHBOURS: u8 = 4;
+/// The largest integer that every reader of JSON keeps as it is: 2^53 - 1.
+const MAX_JSON_INTEGER: u128 = (1 << 53) - 1;
+
+/// Work out an address plan: nodes, pods, limits, overlaps, and what would be better
+///
+/// Needs no cluster. Exits with 1 if the nodes (--nodes, or those at --horizon) or the pods of a node (--max-pods) that were asked for do
+/// not fit, and with 2 if the controller would not start with the flags.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json"
+)]
+pub(crate) struct Args {
+    /// The range that nodes' blocks are cut from; one for each address family, separated by a comma
+    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
+    cluster_cidr: String,
+
+    /// Prefix length of a node's block, for a cluster of one address family [default: 24, IPv6: 64]
+    #[arg(long, value_name = "BITS")]
+    node_cidr_mask_size: Option<u8>,
+
+    /// Prefix length of a node's IPv4 block [default: 24]
+    #[arg(long, value_name = "BITS")]
+    node_cidr_mask_size_ipv4: Option<u8>,
+
+    /// Prefix length of a node's IPv6 block [default: 64]
+    #[arg(long, value_name = "BITS")]
+    node_cidr_mask_size_ipv6: Option<u8>,
+
+    /// The range of services, one for each address family; blocks that touch it are given to no node
+    #[arg(
+        long,
+        value_name = "CIDR",
+        alias = "service-cluster-ip-range",
+        default_value = ""
+    )]
+    service_cidr: String,
+
+    /// Where nodes have their own addresses; may be repeated
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = parse_cidr)]
+    node_network: Vec<IpNet>,
+
+    /// How many nodes there are to be
+    #[arg(long, value_name = "N")]
+    nodes: Option<u64>,
+
+    /// How many pods a node is to run, as the kubelet's flag has it; without it, its default of 110 is a limit but no demand
+    #[arg(long, value_name = "P")]
+    max_pods: Option<u64>,
+
+    /// How the number of nodes grows: 20%/year, +50/month; also per day and week
+    #[arg(long, value_name = "RATE", requires = "nodes")]
+    growth: Option<Growth>,
+
+    /// For how many of these years, months, weeks or days the blocks have to last
+    #[arg(long, value_name = "COUNT", requires = "growth", value_parser = horizon)]
+    horizon: Option<f64>,
+
+    /// The form of the answer
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "table"
+    )]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// For people
+    Table,
+    /// One object
+    Json,
+}
+
+fn horizon(text: &str) -> Result<f64, String> {
+    let count = text.parse().ok();
+    count
+        .filter(|count: &f64| count.is_finite() && *count >= 0.0)
+        .ok_or_else(|| "it must be a number, and not negative".into())
+}
+
+impl Args {
+    fn question(&self) -> Question {
+        Question {
+            flags: RangeFlags {
+                cluster_cidr: self.cluster_cidr.clone(),
+                node_cidr_mask_size: self.node_cidr_mask_size,
+                node_cidr_mask_size_ipv4: self.node_cidr_mask_size_ipv4,
+                node_cidr_mask_size_ipv6: self.node_cidr_mask_size_ipv6,
+                service_cluster_ip_range: self.service_cidr.clone(),
+            },
+            node_networks: self.node_network.clone(),
+            nodes: self.nodes,
+            max_pods: self.max_pods,
+            growth: self.growth,
+            horizon: self.horizon,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // The controller would go on without such a range, and the API server would not start.
+    let services = args.service_cidr.parse::<ServiceRanges>();
+    services.map_err(|error| UsageError(error.to_string()))?;
+    let question = args.question();
+    let plan = question.answer().map_err(|error| refused(&error))?;
+    match args.output {
+        Format::Table => output::line(sheet(&question, &plan))?,
+        Format::Json => output::json(&as_json(&question, &plan))?,
+    }
+    Ok(if plan.misfits.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The reference's words, and what they mean where that is hard to guess.
+fn refused(error: &RangeConfigError) -> UsageError {
+    let hint = match error {
+        RangeConfigError::TooManyBlocks => {
+            ": an IPv6 range can have 2^16 blocks, so their mask is at most 16 bits longer than the cluster CIDR's"
+        }
+        _ => "",
+    };
+    UsageError(format!("{error}{hint}"))
+}
+
+/// The range whose blocks have fewest addresses for pods.
+fn tightest(plan: &Plan) -> Option<&RangePlan> {
+    plan.ranges.iter().min_by_key(|range| range.pods_per_node)
+}
+
+/// How many pods the whole cluster runs.
+fn all_pods(plan: &Plan) -> u128 {
+    pods_at(plan.max_nodes, plan.pods_per_node, plan.max_pods)
+}
+
+fn pods_at(nodes: u64, pods_per_node: u128, max_pods: u64) -> u128 {
+    u128::from(nodes) * pods_per_node.min(max_pods.into())
+}
+
+fn first_limit(limit: Limit) -> (&'static str, &'static str) {
+    match limit {
+        Limit::NodeBlocks => ("nodeBlocks", "no block is left for another node"),
+        Limit::PodAddresses => (
+            "podAddresses",
+            "no address of a node's block is left for another pod",
+        ),
+        Limit::MaxPods => ("maxPods", "the kubelet of a node takes no more pods"),
+    }
+}
+
+fn as_json(question: &Question, plan: &Plan) -> Value {
+    let alternative = |other: &Alternative| {
+        json!({
+            "nodeCIDRMaskSize": other.node_mask,
+            "maxNodes": other.max_nodes,
+            "podsPerNode": integer(other.pods_per_node),
+            "addressesWasted": integer(other.addresses_wasted),
+            "fits": other.fits,
+        })
+    };
+    let range = |range: &RangePlan| {
+        json!({
+            "family": range.range.family().to_string(),
+            "clusterCIDR": range.range.cidr(),
+            "nodeCIDRMaskSize": range.range.node_mask(),
+            "blocks": range.range.blocks(),
+            "reservedBlocks": range.reserved_blocks,
+            "maxNodes": range.max_nodes(),
+            "addressesPerNode": integer(range.addresses_per_node),
+            "podsPerNode": integer(range.pods_per_node),
+            "alternatives": range.alternatives.iter().map(alternative).collect::<Vec<_>>(),
+        })
+    };
+    let recommended = |recommended: &Recommended| {
+        json!({
+            "family": recommended.family.to_string(),
+            "clusterCIDR": recommended.cidr,
+            "nodeCIDRMaskSize": recommended.node_mask,
+            "maxNodes": recommended.max_nodes,
+            "podsPerNode": integer(recommended.pods_per_node),
+        })
+    };
+    let growth = question.growth.map(|growth| {
+        json!({
+            "rate": growth.to_string(),
+            "period": growth.period().name(),
+            "horizon": question.horizon,
+            "nodesAtHorizon": question.horizon.and(plan.nodes_to_serve),
+            "exhaustedAfter": plan.exhausted_after.filter(|after| after.is_finite()),
+        })
+    });
+    json!({
+        "maxNodes": plan.max_nodes,
+        "podsPerNode": integer(plan.pods_per_node),
+        "addressesPerNode": integer(tightest(plan).map_or(0, |range| range.addresses_per_node)),
+        "warnings": plan.warnings,
+        "fits": plan.misfits.is_empty(),
+        "nodes": question.nodes,
+        "kubeletMaxPods": plan.max_pods,
+        "maxPods": integer(all_pods(plan)),
+        "firstLimit": first_limit(plan.first_limit).0,
+        "growth": growth,
+        "ranges": plan.ranges.iter().map(range).collect::<Vec<_>>(),
+        "serviceCIDRs": plan.config.service_ranges,
+        "nodeNetworks": question.node_networks.iter().map(IpNet::trunc).collect::<Vec<_>>(),
+        "recommended": plan.recommended.iter().map(recommended).collect::<Vec<_>>(),
+    })
+}
+
+/// A number, or beyond what every reader keeps exactly a string of its digits.
+fn integer(number: u128) -> Value {
+    match u64::try_from(number) {
+        Ok(small) if number <= MAX_JSON_INTEGER => small.into(),
+        _ => number.to_string().into(),
+    }
+}
+
+/// Numbers that IPv6 has are read more easily as powers.
+fn readable(number: u128) -> String {
+    let power = number.checked_next_power_of_two();
+    match power {
+        _ if number <= MAX_JSON_INTEGER => number.to_string(),
+        Some(power) if power - number <= 9 => {
+            let (exponent, less) = (power.trailing_zeros(), power - number);
+            if less == 0 {
+                format!("2^{exponent}")
+            } else {
+                format!("2^{exponent}-{less}")
+            }
+        }
+        _ => format!("about 2^{}", number.ilog2()),
+    }
+}
+
+fn sheet(question: &Question, plan: &Plan) -> String {
+    let mut sheet = Sheet::default();
+    let cidrs = |nets: &[IpNet]| -> Vec<String> {
+        nets.iter().map(|net| net.trunc().to_string()).collect()
+    };
+    let ranges = plan.ranges.iter().map(|range| range.range.to_string());
+    sheet.fields("Cluster CIDR", ranges);
+    sheet.fields("Services", cidrs(&plan.config.service_ranges));
+    sheet.fields("Node networks", cidrs(&question.node_networks));
+    sheet.field("Nodes", nodes(question, plan));
+    sheet.fields("Pods of a node", plan.ranges.iter().map(pods_of_node));
+    sheet.field(
+        "Kubelet's max pods",
+        match question.max_pods {
+            Some(pods) => pods.to_string(),
+            None => format!("{DEFAULT_MAX_PODS} (its default)"),
+        },
+    );
+    sheet.field("Pods in all", readable(all_pods(plan)));
+    sheet.field("First limit", first_limit(plan.first_limit).1);
+    if let (Some(growth), Some(after)) = (question.growth, plan.exhausted_after) {
+        let when = if after > 0.0 && after.is_finite() {
+            format!("in {}", growth.period().amount(after))
+        } else if after > 0.0 {
+            "never".into()
+        } else {
+            "now".into()
+        };
+        sheet.field("Blocks used up", format!("{when}, at {growth}"));
+    }
+    sheet.fields(
+        "Best for the numbers",
+        plan.recommended.iter().map(recommendation),
+    );
+    for range in &plan.ranges {
+        sheet.table(
+            &format!("{} in other blocks", range.range.cidr()),
+            &[
+                "",
+                "MASK",
+                "NODES",
+                "PODS-PER-NODE",
+                "PODS",
+                "WASTED",
+                "FITS",
+            ],
+            alternatives(range, plan),
+        );
+    }
+    sheet.fields("Warnings", plan.warnings.iter().cloned());
+    sheet.to_string()
+}
+
+fn nodes(question: &Question, plan: &Plan) -> String {
+    let max = plan.max_nodes;
+    match (question.nodes, plan.nodes_to_serve) {
+        (Some(now), Some(then)) if then != now => {
+            format!("{max} at most; {now} now, {then} at the horizon")
+        }
+        (Some(now), _) => format!("{max} at most; {now} asked for"),
+        (None, _) => format!("{max} at most"),
+    }
+}
+
+fn pods_of_node(range: &RangePlan) -> String {
+    let kept = match range.range.family() {
+        _ if range.pods_per_node == 0 => "too few for a gateway and a pod",
+        Family::V4 => "without network, gateway and broadcast address",
+        Family::V6 => "without network and gateway",
+    };
+    format!(
+        "{} of {} addresses, {kept}",
+        readable(range.pods_per_node),
+        readable(range.addresses_per_node)
+    )
+}
+
+fn recommendation(recommended: &Recommended) -> String {
+    let Recommended {
+        family,
+        node_mask,
+        cidr,
+        max_nodes,
+        pods_per_node,
+    } = recommended;
+    match (cidr, node_mask) {
+        (Some(cidr), Some(mask)) => format!(
+            "{cidr} in blocks of /{mask}: {max_nodes} nodes, {} pods each",
+            readable(*pods_per_node)
+        ),
+        (None, Some(_)) => format!("no {family} range has so many blocks"),
+        (_, None) => format!("no {family} block has so many addresses"),
+    }
+}
+
+fn alternatives(range: &RangePlan, plan: &Plan) -> Vec<Vec<String>> {
+    let own = range.range.node_mask();
+    let best = plan
+        .recommended
+        .iter()
+        .find(|recommended| recommended.family == range.range.family())
+        .and_then(|recommended| recommended.node_mask);
+    let shown = range.alternatives.iter().filter(|other| {
+        other.node_mask.abs_diff(own) <= NEIGHBOURS || Some(other.node_mask) == best
+    });
+    let row = |other: &Alternative| {
+        vec![
+            if other.node_mask == own { "*" } else { "" }.to_owned(),
+            format!("/{}", other.node_mask),
+            other.max_nodes.to_string(),
+            readable(other.pods_per_node),
+            readable(pods_at(other.max_nodes, other.pods_per_node, plan.max_pods)),
+            readable(other.addresses_wasted),
+            if other.fits { "yes" } else { "no" }.to_owned(),
+        ]
+    };
+    shown.map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn question(line: &str) -> Question {
+        let words = std::iter::once("plan").chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap().args.question()
+    }
+
+    fn json_of(line: &str) -> Value {
+        let question = question(line);
+        as_json(&question, &question.answer().unwrap())
+    }
+
+    #[test]
+    fn the_keys_at_the_top() {
+        let json = json_of("--cluster-cidr 10.244.0.0/12 --node-cidr-mask-size 24 --nodes 5000");
+        assert_eq!(json["maxNodes"], 4096);
+        assert_eq!(json["podsPerNode"], 253);
+        assert_eq!(json["addressesPerNode"], 256);
+        assert_eq!(json["fits"], false);
+        assert_eq!(
+            json["warnings"],
+            json!([
+                "5000 nodes need a block each, and there are 4096: 904 nodes would have no podCIDR",
+                "10.244.0.0/12 has host bits set; the range is 10.240.0.0/12"
+            ])
+        );
+        assert_eq!(json["ranges"][0]["clusterCIDR"], "10.240.0.0/12");
+        assert_eq!(json["growth"], Value::Null);
+    }
+
+    #[test]
+    fn numbers_beyond_a_doubles_are_strings() {
+        assert_eq!(integer((1 << 53) - 1), json!(9_007_199_254_740_991_u64));
+        assert_eq!(integer(1 << 53), json!("9007199254740992"));
+        let json = json_of("--cluster-cidr fd00::/48");
+        assert_eq!(json["podsPerNode"], "18446744073709551614");
+        assert_eq!(json["maxNodes"], 65_536);
+        assert_eq!(json["maxPods"], 65_536 * 110);
+    }
+
+    #[test]
+    fn large_numbers_are_read_as_powers() {
+        assert_eq!(readable(253), "253");
+        assert_eq!(readable(1 << 64), "2^64");
+        assert_eq!(readable((1 << 64) - 2), "2^64-2");
+        assert_eq!(readable(u128::MAX), "about 2^127");
+        assert_eq!(readable((1 << 80) - (1 << 70)), "about 2^79");
+    }
+
+    #[test]
+    fn a_growth_needs_a_number_and_a_horizon_a_growth() {
+        for line in [
+            "plan --growth 20%/year",
+            "plan --nodes 3 --horizon 2",
+            "plan --nodes 3 --growth much",
+            "plan --nodes 3 --growth 2%/year --horizon -1",
+            "plan --node-network here",
+        ] {
+            let error = Line::try_parse_from(line.split(' ')).err();
+            assert_eq!(error.unwrap().exit_code(), 2, "{line}");
+        }
+    }
+}
