@@ -8,10 +8,36 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-/// The first delay of a key that failed; doubled for each further failure up to [`MAX_DELAY`]. Kubernetes goes up to 1,000 s, which is an
-/// outage of a quarter of an hour after the server is back.
-const BASE_DELAY: Duration = Duration::from_millis(5);
-const MAX_DELAY: Duration = Duration::from_secs(5);
+/// How soon keys that failed come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// The first delay of a key; doubled for each further failure.
+    pub base: Duration,
+    /// No key is delayed longer than this by its own failures.
+    pub max: Duration,
+    /// The retries of all keys together, if they are limited.
+    pub overall: Option<Rate>,
+}
+
+/// A bucket of tokens, one for each retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How long a token takes to come back.
+    pub every: Duration,
+    /// How many there are.
+    pub burst: u32,
+}
+
+impl Default for Backoff {
+    /// Kubernetes goes up to 1,000 s, which is an outage of a quarter of an hour after the server is back.
+    fn default() -> Self {
+        Self {
+            base: Duration::from_millis(5),
+            max: Duration::from_secs(5),
+            overall: None,
+        }
+    }
+}
 
 /// Keys that need a look. Equal keys merge, and one key is never out twice at once: if it is added while it is out, it comes
 /// again after [`WorkQueue::done`].
@@ -19,6 +45,7 @@ const MAX_DELAY: Duration = Duration::from_secs(5);
 /// Its size is bounded by the number of different keys, which the caller's objects bound. Share it in an `Arc`.
 #[derive(Debug)]
 pub struct WorkQueue<Key> {
+    backoff: Backoff,
     state: Mutex<State<Key>>,
     changed: Notify,
 }
@@ -31,25 +58,34 @@ struct State<Key> {
     out: BTreeSet<Key>,
     later: BTreeMap<(Instant, Key), ()>,
     failures: BTreeMap<Key, u32>,
+    /// When the last token of [`Rate`] that was taken is back.
+    paid: Option<Instant>,
 }
 
 impl<Key: Clone + Ord> Default for WorkQueue<Key> {
     fn default() -> Self {
+        Self::new(Backoff::default())
+    }
+}
+
+impl<Key: Clone + Ord> WorkQueue<Key> {
+    /// An empty queue.
+    pub fn new(backoff: Backoff) -> Self {
         let state = State {
             ready: VecDeque::new(),
             dirty: BTreeSet::new(),
             out: BTreeSet::new(),
             later: BTreeMap::new(),
             failures: BTreeMap::new(),
+            paid: None,
         };
         Self {
+            backoff,
             state: Mutex::new(state),
             changed: Notify::new(),
         }
     }
-}
 
-impl<Key: Clone + Ord> WorkQueue<Key> {
     /// Asks for a look at `key`.
     pub fn add(&self, key: Key) {
         self.lock().add(key);
@@ -62,18 +98,25 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         self.changed.notify_one();
     }
 
-    /// Asks for another look after a failure: after 5 ms, then twice as long each time up to 5 s, until [`WorkQueue::forget`].
+    /// Asks for another look after a failure: as late as [`Backoff`] says for as many failures since [`WorkQueue::forget`].
     pub fn add_rate_limited(&self, key: Key) {
+        let Backoff { base, max, overall } = self.backoff;
         let delay = {
             let mut state = self.lock();
             let failures = state.failures.entry(key.clone()).or_insert(0);
-            let delay = BASE_DELAY
+            let own = base
                 .saturating_mul(1_u32.checked_shl(*failures).unwrap_or(u32::MAX))
-                .min(MAX_DELAY);
+                .min(max);
             *failures = failures.saturating_add(1);
-            delay
+            let token = overall.map(|rate| state.take_token(rate, Instant::now()));
+            token.map_or(own, |wait| own.max(wait))
         };
         self.add_after(key, delay);
+    }
+
+    /// How often `key` failed since [`WorkQueue::forget`].
+    pub fn failures(&self, key: &Key) -> u32 {
+        self.lock().failures.get(key).copied().unwrap_or(0)
     }
 
     /// Forgets the failures of `key`: it succeeded, or is gone.
@@ -137,6 +180,14 @@ impl<Key: Clone + Ord> State<Key> {
         }
     }
 
+    /// Takes a token, and says how long it is until there is one.
+    fn take_token(&mut self, rate: Rate, now: Instant) -> Duration {
+        let paid = self.paid.map_or(now, |paid| paid.max(now)) + rate.every;
+        self.paid = Some(paid);
+        paid.duration_since(now)
+            .saturating_sub(rate.every.saturating_mul(rate.burst))
+    }
+
     /// Makes ready what is due, and says when the next one will be.
     fn promote(&mut self, now: Instant) -> Option<Instant> {
         while let Some(((due, _), ())) = self.later.first_key_value() {
@@ -192,6 +243,34 @@ mod tests {
         queue.add_rate_limited("a");
         queue.get().await;
         assert!(start.elapsed() < Duration::from_millis(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retries_of_all_keys_share_the_tokens() {
+        let queue = WorkQueue::new(Backoff {
+            base: Duration::from_millis(1),
+            max: Duration::from_secs(1),
+            overall: Some(Rate {
+                every: Duration::from_millis(100),
+                burst: 2,
+            }),
+        });
+        let start = Instant::now();
+        for key in 0..4 {
+            queue.add_rate_limited(key);
+        }
+        let mut came = Vec::new();
+        for _ in 0..4 {
+            queue.get().await;
+            came.push(start.elapsed().as_millis());
+        }
+        // Two at once after their own delay, the others as tokens come back.
+        assert!(came[1] < 10, "{came:?}");
+        assert!(
+            (100..110).contains(&came[2]) && (200..210).contains(&came[3]),
+            "{came:?}"
+        );
+        assert_eq!((queue.failures(&0), queue.failures(&9)), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]
