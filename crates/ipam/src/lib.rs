@@ -20,6 +20,7 @@ pub mod net;
 pub mod planning;
 pub mod pool;
 mod service;
+pub mod upstream;
 
 pub use blocks::{
     Adoption, AllocateError, Block, BlockSet, Claim, InvalidSet, Misfit, NodeBlocks, Overlap,

@@ -1,0 +1,203 @@
+//! The reference's set of blocks: one bit for each, and nobody's name on it.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::bits::Bits;
+use crate::cluster::{ClusterRange, RangeConfigError};
+use crate::net::{overlap, widened};
+
+/// The blocks of one cluster CIDR.
+///
+/// Occupying what is occupied and releasing what is free succeed; a prefix of any length stands for every block that it touches, so a
+/// release of one may free what others have.
+#[derive(Clone, Debug)]
+pub struct CidrSet {
+    cluster: IpNet,
+    node_mask: u8,
+    /// Absent where the mask is shorter than the cluster's: then there is no block.
+    range: Option<ClusterRange>,
+    bits: Bits,
+    used: u64,
+    next_candidate: u64,
+    allocations: u64,
+    releases: u64,
+}
+
+/// A block that was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// The block.
+    pub cidr: IpNet,
+    /// How many used blocks were passed over.
+    pub tries: u64,
+}
+
+/// Why there is no block, or no set. Texts are the reference's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CidrSetError {
+    /// Every block is used.
+    #[error(
+        "CIDR allocation failed; there are no remaining CIDRs left to allocate in the accepted range"
+    )]
+    NoneRemaining,
+    /// More than 2^16 IPv6 blocks, or a mask that the family does not have.
+    #[error(transparent)]
+    Range(RangeConfigError),
+}
+
+/// A prefix that is none of the set's. Texts are the reference's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutOfRange {
+    /// It lies elsewhere, or is of the other family.
+    #[error("cidr {cidr} is out the range of cluster cidr {cluster}")]
+    Elsewhere {
+        /// The prefix.
+        cidr: IpNet,
+        /// The set's range.
+        cluster: IpNet,
+    },
+    /// It lies in the range, which has no such block.
+    #[error("CIDR: {address}/{mask} is out of the range of CIDR allocator")]
+    NoSuchBlock {
+        /// The block's first address.
+        address: IpAddr,
+        /// The length of a block.
+        mask: u8,
+    },
+}
+
+impl CidrSet {
+    /// The blocks of length `node_mask` in `cluster`, all of them free.
+    ///
+    /// # Errors
+    ///
+    /// [`CidrSetError::Range`].
+    pub fn new(cluster: IpNet, node_mask: u8) -> Result<Self, CidrSetError> {
+        let range = match ClusterRange::new(cluster, node_mask) {
+            Ok(range) => Some(range),
+            Err(RangeConfigError::MaskShorterThanCluster) => None,
+            Err(error) => return Err(CidrSetError::Range(error)),
+        };
+        Ok(Self {
+            cluster: cluster.trunc(),
+            node_mask,
+            range,
+            bits: Bits::default(),
+            used: 0,
+            next_candidate: 0,
+            allocations: 0,
+            releases: 0,
+        })
+    }
+
+    /// Gives the first free block from where the last one was given, and round.
+    ///
+    /// # Errors
+    ///
+    /// [`CidrSetError::NoneRemaining`].
+    pub fn allocate_next(&mut self) -> Result<Allocated, CidrSetError> {
+        let max = self.max_cidrs();
+        let next = self.next_candidate;
+        let candidate = self
+            .bits
+            .first_clear(next..max)
+            .or_else(|| self.bits.first_clear(0..next))
+            .ok_or(CidrSetError::NoneRemaining)?;
+        let cidr = self.range.and_then(|range| range.block(candidate));
+        let cidr = cidr.ok_or(CidrSetError::NoneRemaining)?;
+        self.write(candidate..candidate + 1, true);
+        self.next_candidate = (candidate + 1) % max;
+        Ok(Allocated {
+            cidr,
+            tries: (candidate + max - next) % max,
+        })
+    }
+
+    /// Marks every block that `cidr` touches as used.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`]; never that a block is used.
+    pub fn occupy(&mut self, cidr: &IpNet) -> Result<(), OutOfRange> {
+        let blocks = self.blocks(cidr)?;
+        self.write(blocks, true);
+        Ok(())
+    }
+
+    /// Marks every block that `cidr` touches as free.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`]; never that a block is free.
+    pub fn release(&mut self, cidr: &IpNet) -> Result<(), OutOfRange> {
+        let blocks = self.blocks(cidr)?;
+        self.write(blocks, false);
+        Ok(())
+    }
+
+    fn write(&mut self, blocks: std::ops::Range<u64>, used: bool) {
+        let changed = self.bits.write(blocks, used);
+        if used {
+            self.used += changed;
+            self.allocations += changed;
+        } else {
+            self.used -= changed;
+            self.releases += changed;
+        }
+    }
+
+    fn blocks(&self, cidr: &IpNet) -> Result<std::ops::Range<u64>, OutOfRange> {
+        let cidr = cidr.trunc();
+        if !overlap(&self.cluster, &cidr) {
+            let cluster = self.cluster;
+            return Err(OutOfRange::Elsewhere { cidr, cluster });
+        }
+        if cidr.prefix_len() <= self.cluster.prefix_len() {
+            return Ok(0..self.max_cidrs());
+        }
+        let indices = self.range.and_then(|range| range.indices(&cidr));
+        let (first, last) = indices.ok_or_else(|| OutOfRange::NoSuchBlock {
+            address: widened(&cidr, self.node_mask).addr(),
+            mask: self.node_mask,
+        })?;
+        Ok(first..last + 1)
+    }
+
+    /// Its range, without host bits.
+    #[must_use]
+    pub fn cluster(&self) -> IpNet {
+        self.cluster
+    }
+
+    /// How many blocks it has.
+    #[must_use]
+    pub fn max_cidrs(&self) -> u64 {
+        self.range.map_or(0, |range| range.blocks())
+    }
+
+    /// How many blocks are used.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// The number of the block that is tried next.
+    #[must_use]
+    pub fn next_candidate(&self) -> u64 {
+        self.next_candidate
+    }
+
+    /// How often a free block became used, by whatever means: `cidrset_cidrs_allocations_total`.
+    #[must_use]
+    pub fn allocations(&self) -> u64 {
+        self.allocations
+    }
+
+    /// How often a used block became free: `cidrset_cidrs_releases_total`.
+    #[must_use]
+    pub fn releases(&self) -> u64 {
+        self.releases
+    }
+}
