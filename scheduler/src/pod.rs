@@ -6,6 +6,7 @@ use podplane_api::{
     Object, ObjectKey,
     core::Pod,
     pod_ips::{self, OUT_OF_POD_IPS},
+    selector::NodeSelector,
 };
 
 use crate::{
@@ -31,6 +32,8 @@ pub struct PodInfo {
     pub scoring_requests: Resources,
     /// The ports of the node that it wants for itself.
     pub host_ports: Vec<HostPort>,
+    /// The nodes that its affinity requires.
+    pub required_nodes: Option<NodeSelector>,
 }
 
 /// A port of the node.
@@ -62,6 +65,7 @@ impl PodInfo {
             requests: requests(Unset::Zero),
             scoring_requests: requests(Unset::ScoringDefault),
             host_ports: host_ports(&pod),
+            required_nodes: required_nodes(&pod),
             pod,
         }
     }
@@ -118,6 +122,18 @@ impl PodInfo {
     pub fn asks_otherwise(&self, other: &Self) -> bool {
         self.pod.spec != other.pod.spec || self.pod.metadata.labels != other.pod.metadata.labels
     }
+}
+
+fn required_nodes(pod: &Pod) -> Option<NodeSelector> {
+    let affinity = pod
+        .spec
+        .as_ref()?
+        .affinity
+        .as_ref()?
+        .node_affinity
+        .as_ref()?;
+    let required = &affinity.required_during_scheduling_ignored_during_execution;
+    required.as_ref().map(NodeSelector::from)
 }
 
 fn host_ports(pod: &Pod) -> Vec<HostPort> {

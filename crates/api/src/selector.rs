@@ -1,10 +1,12 @@
-//! Label and field selectors: which objects a list or watch is about.
+//! Label and field selectors: which objects a list or watch is about; and selectors of nodes.
 
 mod field;
 mod label;
+mod node;
 
 pub use field::{Field, FieldSelector, FieldSet, Selectable};
 pub use label::LabelSelector;
+pub use node::NodeSelector;
 
 /// A selector that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@ use winnow::{
 };
 
 use super::SelectorError;
-use crate::{meta, names};
+use crate::{core::NodeSelectorRequirement, meta, names};
 
 /// A label selector: `a=b,a!=b,a in (x,y),a notin (x),a,!a,a>1,a<1`, all of which must hold. The empty one holds for everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +34,36 @@ enum Test {
 }
 
 impl LabelSelector {
+    /// In the order of their keys.
+    fn of(mut requirements: Vec<Requirement>) -> Self {
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Self(requirements)
+    }
+
+    /// The requirements of a term of a selector of nodes.
+    pub(super) fn of_nodes(requirements: Option<&[NodeSelectorRequirement]>) -> Self {
+        let each = requirements.unwrap_or_default().iter().map(|requirement| {
+            let values = requirement.values.as_deref().unwrap_or_default();
+            Requirement::new(&requirement.key, &requirement.operator, values)
+        });
+        Self::of(each.collect())
+    }
+
+    /// All that several ask for.
+    pub(super) fn joined<'a>(selectors: impl IntoIterator<Item = &'a Self>) -> Self {
+        Self::of(
+            selectors
+                .into_iter()
+                .flat_map(|one| one.0.clone())
+                .collect(),
+        )
+    }
+
+    /// How many requirements it has.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether it holds for every object.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -63,26 +93,40 @@ impl From<&meta::LabelSelector> for LabelSelector {
         });
         let expressions = selector.match_expressions.iter().flatten();
         let compared = expressions.map(|expression| {
-            let mut values = expression.values.clone().unwrap_or_default();
-            values.sort();
-            Requirement {
-                key: expression.key.clone(),
-                test: match expression.operator.as_str() {
-                    "In" => Test::In(values),
-                    "NotIn" => Test::NotIn(values),
-                    "Exists" => Test::Exists,
-                    "DoesNotExist" => Test::Absent,
-                    _ => Test::In(Vec::new()),
-                },
-            }
+            let values = expression.values.as_deref().unwrap_or_default();
+            Requirement::new(&expression.key, &expression.operator, values)
         });
-        let mut requirements: Vec<_> = equal.chain(compared).collect();
-        requirements.sort_by(|a, b| a.key.cmp(&b.key));
-        Self(requirements)
+        Self::of(equal.chain(compared).collect())
     }
 }
 
 impl Requirement {
+    /// One as objects carry it. An operator that is none, or has not the values that it needs, is one that nothing meets.
+    fn new(key: &str, operator: &str, values: &[String]) -> Self {
+        let sorted = || {
+            let mut values = values.to_vec();
+            values.sort();
+            values
+        };
+        let bound = || match values {
+            [bound] => bound.parse().ok(),
+            _ => None,
+        };
+        let test = match operator {
+            "In" => Some(Test::In(sorted())),
+            "NotIn" => Some(Test::NotIn(sorted())),
+            "Exists" => Some(Test::Exists),
+            "DoesNotExist" => Some(Test::Absent),
+            "Gt" => bound().map(Test::Greater),
+            "Lt" => bound().map(Test::Less),
+            _ => None,
+        };
+        Self {
+            key: key.to_owned(),
+            test: test.unwrap_or_else(|| Test::In(Vec::new())),
+        }
+    }
+
     fn holds(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.test {

@@ -1,3 +1,5 @@
+mod sets;
+
 use proptest::prelude::*;
 
 use super::*;
