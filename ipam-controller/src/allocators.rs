@@ -9,6 +9,7 @@ use podplane_ipam::{Notice, RangeConfig};
 use podplane_telemetry::tasks::TaskError;
 use tokio_util::sync::CancellationToken;
 
+use crate::cloud::{CloudConfig, CloudController};
 use crate::controller::{Known, RangeController};
 use crate::{Config, RunError};
 
@@ -76,6 +77,8 @@ pub(crate) struct Parts {
 pub(crate) enum Chosen {
     /// Also without `--allocate-node-cidrs`: then it has no range, and only knows which node has what.
     Range(RangeConfig),
+    /// Beside one that only knows.
+    Cloud(CloudConfig),
 }
 
 impl Chosen {
@@ -86,7 +89,11 @@ impl Chosen {
         match config.cidr_allocator_type {
             AllocatorType::RangeAllocator => Ok(Self::Range(config.ranges()?)),
             AllocatorType::MultiCidrRangeAllocator => Err(RunError::NotServed),
-            AllocatorType::CloudAllocator => Err(RunError::NoCloud),
+            AllocatorType::CloudAllocator => {
+                let endpoint = config.cloud_endpoint.clone().ok_or(RunError::NoCloud)?;
+                let config = CloudConfig::new(endpoint, &config.range_flags())?;
+                Ok(Self::Cloud(config))
+            }
         }
     }
 
@@ -101,6 +108,7 @@ impl Chosen {
                     tracing::info!(%range, nodes = ranges.max_nodes(), "allocating node blocks");
                 }
             }
+            Self::Cloud(config) => config.announce(),
         }
     }
 
@@ -118,6 +126,17 @@ impl Chosen {
                     Ok(())
                 })
             }
+            Self::Cloud(config) => Box::pin(async move {
+                let (client, nodes) = (parts.client.clone(), parts.nodes.clone());
+                let cloud = CloudController::new(&config, client, nodes, parts.events.clone())?;
+                // Blocks drain as with any allocator.
+                let knowing = RangeController {
+                    config: RangeConfig::none(),
+                    parts,
+                };
+                tokio::join!(knowing.run(stop.clone()), cloud.run(stop));
+                Ok(())
+            }),
         }
     }
 }
@@ -130,11 +149,7 @@ impl Config {
     /// [`RunError::Ranges`] with the reference's text; [`RunError::NoBlockLeft`] if no node could ever be given a block.
     pub fn ranges(&self) -> Result<RangeConfig, RunError> {
         if !self.allocate_node_cidrs {
-            return Ok(RangeConfig {
-                ranges: Vec::new(),
-                service_ranges: Vec::new(),
-                notices: Vec::new(),
-            });
+            return Ok(RangeConfig::none());
         }
         let config = self.range_flags().validate()?;
         match config

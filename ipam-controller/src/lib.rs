@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod allocators;
+mod cloud;
 mod controller;
 mod gc;
 pub mod orphans;
@@ -74,6 +75,9 @@ pub struct Config {
         default_value_t = AllocatorType::RangeAllocator
     )]
     pub cidr_allocator_type: AllocatorType,
+    /// Where the cloud is, for CloudAllocator: a server of podplane.cloud.v1.
+    #[arg(long, env = "PODPLANE_CLOUD_ENDPOINT", value_name = "ADDR")]
+    pub cloud_endpoint: Option<Endpoint>,
     /// Range that node blocks come from; two, separated by a comma, for dual stack, in the order of the nodes' podCIDRs.
     #[arg(
         long,

@@ -31,6 +31,7 @@ impl Running {
             address_file: Some(directory.path().join("address")),
             allocate_node_cidrs: true,
             cidr_allocator_type: AllocatorType::RangeAllocator,
+            cloud_endpoint: None,
             cluster_cidr: "10.244.0.0/22".to_owned(),
             node_cidr_mask_size: None,
             node_cidr_mask_size_ipv4: None,

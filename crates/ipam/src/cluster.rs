@@ -43,6 +43,16 @@ pub struct RangeConfig {
 }
 
 impl RangeConfig {
+    /// Without ranges: for an allocator that only knows who has what.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            ranges: Vec::new(),
+            service_ranges: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+
     /// How many nodes can have a block in every range, service ranges taken off. Zero is worth refusing.
     #[must_use]
     pub fn max_nodes(&self) -> u64 {
@@ -294,10 +304,7 @@ impl RangeFlags {
     ///
     /// The first rule that is broken, see [`RangeConfigError`].
     pub fn validate(&self) -> Result<RangeConfig, RangeConfigError> {
-        let service_texts: Vec<&str> = self.service_cluster_ip_range.split(',').collect();
-        if service_texts.len() > 2 {
-            return Err(RangeConfigError::TooManyServiceRanges);
-        }
+        let service_texts = self.service_texts()?;
         let cluster = parse_cluster_cidrs(&self.cluster_cidr)?;
         let mut notices: Vec<Notice> = cluster.iter().filter_map(not_canonical).collect();
         let service_ranges = parse_service_ranges(&service_texts, &mut notices)?;
@@ -331,6 +338,25 @@ impl RangeFlags {
             service_ranges,
             notices,
         })
+    }
+
+    /// The service ranges alone, which is all that matters to an allocator without a range of its own, and what is strange about them.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeConfigError::TooManyServiceRanges`] and [`RangeConfigError::ServiceRangesNotDualStack`].
+    pub fn service_ranges(&self) -> Result<(Vec<IpNet>, Vec<Notice>), RangeConfigError> {
+        let mut notices = Vec::new();
+        let ranges = parse_service_ranges(&self.service_texts()?, &mut notices)?;
+        Ok((ranges, notices))
+    }
+
+    fn service_texts(&self) -> Result<Vec<&str>, RangeConfigError> {
+        let texts: Vec<&str> = self.service_cluster_ip_range.split(',').collect();
+        if texts.len() > 2 {
+            return Err(RangeConfigError::TooManyServiceRanges);
+        }
+        Ok(texts)
     }
 
     fn node_masks(&self, cluster: &[IpNet]) -> Result<Vec<u8>, RangeConfigError> {

@@ -1,0 +1,310 @@
+//! CloudAllocator: the cloud has assigned the ranges, and nodes are told what theirs are. As cloud-provider-gcp's cloudCIDRAllocator does it.
+//!
+//! It releases nothing, since the ranges are the cloud's; a range that the cloud gives to another node while pods still have addresses of it is refused by
+//! the API server until they are gone. What is decided is in [`ranges`] and [`status`], which are pure.
+
+mod ranges;
+mod status;
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use podplane_api::{Object as _, ObjectKey, core::Node, jiff::Timestamp};
+use podplane_client::{
+    Api, ApiError, Backoff, Cache, Change, Client, Endpoint, EventRecorder, Reason, WorkQueue,
+    answered,
+    endpoint::{self, EndpointError},
+    events::EventType,
+    queue::Rate,
+};
+use podplane_ipam::{Notice, RangeConfigError, RangeFlags};
+use podplane_proto::cloud::{
+    GetInstanceRequest, Instance, cloud_service_client::CloudServiceClient,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, transport::Channel};
+
+use self::ranges::{NoRanges, Ranges, StackType};
+
+/// Nodes that are worked on at once.
+const WORKERS: usize = 30;
+/// How often a node that fails is tried again before it is left alone until it changes.
+const MAX_RETRIES: u32 = 20;
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(250),
+    max: Duration::from_secs(15),
+    overall: Some(Rate {
+        every: Duration::from_millis(100),
+        burst: 100,
+    }),
+};
+/// How long the cloud may take to answer.
+const CLOUD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Writes that met a change of the node are tried again this often at once; a kubelet writes to a new node all the time.
+const CONFLICTS: u32 = 5;
+
+/// What the flags say.
+#[derive(Debug)]
+pub(crate) struct CloudConfig {
+    endpoint: Endpoint,
+    stack: StackType,
+    notices: Vec<Notice>,
+}
+
+impl CloudConfig {
+    /// Nothing is asked of the flags but where the cloud is and which ranges services have, as with the reference.
+    pub(crate) fn new(endpoint: Endpoint, flags: &RangeFlags) -> Result<Self, RangeConfigError> {
+        let (services, notices) = flags.service_ranges()?;
+        Ok(Self {
+            endpoint,
+            stack: StackType::of(&services),
+            notices,
+        })
+    }
+
+    pub(crate) fn announce(&self) {
+        for notice in &self.notices {
+            tracing::warn!(%notice, "unexpected in the flags");
+        }
+        let Self {
+            endpoint, stack, ..
+        } = self;
+        tracing::info!(%endpoint, %stack, "using cloud CIDR allocator");
+    }
+}
+
+/// Why a node does not have its ranges. The texts are the reference's.
+#[derive(Debug, thiserror::Error)]
+enum SyncError {
+    #[error("node {0} doesn't have providerID")]
+    NoProviderId(String),
+    #[error("failed to get instance from provider: {}", .0.message())]
+    Instance(Box<Status>),
+    #[error(transparent)]
+    NoRanges(#[from] NoRanges),
+    #[error("node {node} has {present}, but the cloud has assigned {assigned}")]
+    Other {
+        node: String,
+        present: String,
+        assigned: String,
+    },
+    #[error("failed to patch node CIDR: {0}")]
+    Assign(#[source] ApiError),
+    #[error("error setting route status for the node: {0}")]
+    Status(#[source] ApiError),
+}
+
+impl SyncError {
+    /// The reason of the event that tells of it, if one does.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::NoProviderId(_) | Self::Instance(_) | Self::NoRanges(_) => {
+                Some("CIDRNotAvailable")
+            }
+            // Whoever leads by now tells.
+            Self::Assign(error) if error.reason == Reason::FenceLost => None,
+            Self::Other { .. } | Self::Assign(_) => Some("CIDRAssignmentFailed"),
+            Self::Status(_) => None,
+        }
+    }
+}
+
+/// The allocator.
+#[derive(Debug)]
+pub(crate) struct CloudController {
+    stack: StackType,
+    cloud: CloudServiceClient<Channel>,
+    client: Client,
+    nodes: Cache<Node>,
+    events: EventRecorder,
+    queue: WorkQueue<String>,
+}
+
+impl CloudController {
+    pub(crate) fn new(
+        config: &CloudConfig,
+        client: Client,
+        nodes: Cache<Node>,
+        events: EventRecorder,
+    ) -> Result<Self, EndpointError> {
+        Ok(Self {
+            stack: config.stack,
+            cloud: CloudServiceClient::new(endpoint::channel(&config.endpoint)?),
+            client,
+            nodes,
+            events,
+            queue: WorkQueue::new(BACKOFF),
+        })
+    }
+
+    /// Runs until `stop`. What is under way then is in doubt, and the next process asks again.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let workers = join_all((0..WORKERS).map(|_| self.work()));
+        let all = async {
+            self.nodes.synced().await;
+            tokio::join!(self.follow(), workers)
+        };
+        stop.run_until_cancelled(all).await;
+    }
+
+    async fn follow(&self) {
+        let mut changes = self.nodes.subscribe();
+        loop {
+            match changes.next().await {
+                Change::Applied { old, new } => {
+                    if status::is_due(old.as_deref(), &new) {
+                        self.queue.add(new.name().to_owned());
+                    }
+                }
+                Change::Deleted(old) => self.queue.forget(&old.name().to_owned()),
+            }
+        }
+    }
+
+    async fn work(&self) {
+        loop {
+            let name = self.queue.get().await;
+            match self.sync(&name).await {
+                Ok(()) => self.queue.forget(&name),
+                Err(error) if self.queue.failures(&name) < MAX_RETRIES => {
+                    tracing::warn!(node = name, %error, "node has no ranges of the cloud; trying again");
+                    self.queue.add_rate_limited(name.clone());
+                }
+                Err(error) => {
+                    tracing::error!(node = name, %error, "exceeded retry count, dropping from queue");
+                    self.queue.forget(&name);
+                }
+            }
+            self.queue.done(&name);
+        }
+    }
+
+    /// Gives the node what its instance has, and tells of what stands in the way.
+    async fn sync(&self, name: &str) -> Result<(), SyncError> {
+        let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else {
+            return Ok(());
+        };
+        let synced = self.give(&node).await;
+        if let Err(error) = &synced
+            && let Some(reason) = error.reason()
+        {
+            let message = format!("Node {name} status is now: {reason}");
+            self.event(&node, reason, message);
+            // Kubernetes' event has no word on why; here it is often another node, and people should know which.
+            if let SyncError::Assign(refusal) = error {
+                self.event(&node, "CloudRangeRefused", refusal.message.clone());
+            }
+        }
+        synced
+    }
+
+    async fn give(&self, node: &Node) -> Result<(), SyncError> {
+        let instance = self.instance(node).await?;
+        let ranges = ranges::ranges(node.name(), &instance, self.stack)?;
+        let Some(node) = self.assign(node.clone(), &ranges).await? else {
+            return Ok(());
+        };
+        self.report(node, &ranges).await
+    }
+
+    async fn instance(&self, node: &Node) -> Result<Instance, SyncError> {
+        let spec = node.spec.as_ref();
+        let provider_id = spec.and_then(|spec| spec.provider_id.clone());
+        let provider_id = provider_id
+            .filter(|id| !id.is_empty())
+            .ok_or_else(|| SyncError::NoProviderId(node.name().to_owned()))?;
+        let mut cloud = self.cloud.clone();
+        let asked = cloud.get_instance(GetInstanceRequest { provider_id });
+        let failed = |status| SyncError::Instance(Box::new(status));
+        let late = |_| Status::deadline_exceeded(format!("no answer within {CLOUD_TIMEOUT:?}"));
+        let answer = tokio::time::timeout(CLOUD_TIMEOUT, asked).await;
+        let answer = answer.map_err(late).flatten().map_err(failed)?;
+        let instance = answer.into_inner().instance;
+        instance.ok_or_else(|| failed(Status::internal("an answer without an instance")))
+    }
+
+    /// Returns the node with its blocks; nothing, if it is gone.
+    async fn assign(&self, mut node: Node, ranges: &Ranges) -> Result<Option<Node>, SyncError> {
+        let mut conflicts = 0..CONFLICTS;
+        loop {
+            let present = status::pod_cidrs(&node);
+            if present == ranges.pod_cidrs {
+                return Ok(Some(node));
+            }
+            if !present.is_empty() {
+                return Err(SyncError::Other {
+                    node: node.name().to_owned(),
+                    present: present.join(","),
+                    assigned: ranges.pod_cidrs.join(","),
+                });
+            }
+            let api = self.api();
+            let (name, uid) = (node.name(), node.uid());
+            let assigned =
+                api.assign_pod_cidrs(name, uid, node.resource_version(), &ranges.pod_cidrs);
+            let error = match answered(assigned).await {
+                Ok(node) => {
+                    let pod_cidrs = ranges.pod_cidrs.join(",");
+                    tracing::info!(node = node.name(), pod_cidrs, "set the node PodCIDRs");
+                    return Ok(Some(node));
+                }
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) => error,
+            };
+            match self.again(&node, error, &mut conflicts).await {
+                Ok(Some(found)) => node = found,
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(SyncError::Assign(error)),
+            }
+        }
+    }
+
+    /// Says that the node's network is there.
+    async fn report(&self, mut node: Node, ranges: &Ranges) -> Result<(), SyncError> {
+        let mut conflicts = 0..CONFLICTS;
+        loop {
+            let now = Timestamp::now();
+            let old = node.status.as_ref();
+            let Some(new) = status::with_ranges(old, &ranges.capacity, now) else {
+                return Ok(());
+            };
+            node.status = Some(new);
+            let error = match answered(self.api().update_status(&node)).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) => error,
+            };
+            match self.again(&node, error, &mut conflicts).await {
+                Ok(Some(found)) => node = found,
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(SyncError::Status(error)),
+            }
+        }
+    }
+
+    /// The node as it is after a write met a change of it; nothing, if it is not the same node any more. Its successor comes by itself.
+    async fn again(
+        &self,
+        node: &Node,
+        error: ApiError,
+        conflicts: &mut std::ops::Range<u32>,
+    ) -> Result<Option<Node>, ApiError> {
+        if !error.is_conflict() || conflicts.next().is_none() {
+            return Err(error);
+        }
+        match answered(self.api().get(node.name())).await {
+            Ok(found) => Ok(Some(found).filter(|found| found.uid() == node.uid())),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn api(&self) -> Api<Node> {
+        self.client.all()
+    }
+
+    fn event(&self, node: &Node, reason: &'static str, message: String) {
+        self.events
+            .record(node, EventType::Warning, reason, "", message);
+    }
+}
