@@ -18,8 +18,8 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands::{
-        apply, cni, completion, create, delete, demo, describe, down, exec, get, kubeconfig, node,
-        ping, plan, plugins, run, service, status, store, up,
+        apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, kubeconfig,
+        node, ping, plan, plugins, run, service, status, store, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -64,7 +64,8 @@ enum Command {
     Exec(exec::Args),
     Demo(demo::Args),
 
-    // Without a cluster.
+    // Without a cluster, or of anybody's.
+    Audit(audit::Args),
     Plan(plan::Args),
     Cni(cni::Args),
     Plugins(plugins::Args),
@@ -131,6 +132,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Ping(args) => ping::run(args, global),
         Command::Exec(args) => exec::run(args, global),
         Command::Demo(args) => demo::run(args, global),
+        Command::Audit(args) => audit::run(args, global),
         Command::Plan(args) => plan::run(&args),
         Command::Cni(args) => cni::run(args),
         Command::Plugins(args) => plugins::run(args),

@@ -15,6 +15,22 @@ const USAGE: u8 = 2;
 #[error("{0}")]
 pub(crate) struct UsageError(pub(crate) String);
 
+/// An input that the command can do nothing with. Exits with 2 where 1 means that something was found.
+#[derive(Debug)]
+pub(crate) struct Unusable(pub(crate) anyhow::Error);
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Unusable {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
 /// Nobody reads our output any more, as after `podplane get pods | head`. No failure.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
@@ -26,7 +42,7 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     print(error);
-    if error.is::<UsageError>() {
+    if error.is::<UsageError>() || error.is::<Unusable>() {
         ExitCode::from(USAGE)
     } else {
         ExitCode::FAILURE

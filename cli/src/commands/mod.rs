@@ -1,6 +1,7 @@
 //! One module for each command: its `Args`, and `run`.
 
 pub(crate) mod apply;
+pub(crate) mod audit;
 pub(crate) mod cni;
 pub(crate) mod completion;
 pub(crate) mod create;

@@ -163,7 +163,8 @@ pub enum Violation {
         /// The blocks of the node, draining ones included.
         blocks: Vec<IpNet>,
     },
-    /// Two nodes have blocks that share addresses. Each block is reported once, against the widest that it lies in.
+    /// Two nodes have blocks that share addresses. Each block is reported once, against the widest that it lies in, and once more
+    /// against an equal one if that is not the widest.
     OverlappingBlocks {
         /// Node and block.
         wide: (String, IpNet),
@@ -292,17 +293,20 @@ fn pods_on_network(world: &World) -> impl Iterator<Item = &Pod> {
 }
 
 fn duplicate_addresses(world: &World) -> impl Iterator<Item = Violation> {
-    let mut users: BTreeMap<IpAddr, BTreeSet<PodKey>> = BTreeMap::new();
-    for pod in pods_on_network(world) {
-        for ip in &pod.ips {
-            users.entry(*ip).or_default().insert(pod.key());
-        }
-    }
-    let shared = users.into_iter().filter(|(_, pods)| pods.len() > 1);
-    shared.map(|(ip, pods)| Violation::DuplicateAddress {
-        ip,
-        pods: pods.into_iter().collect(),
-    })
+    let mut users: Vec<(IpAddr, &Pod)> = pods_on_network(world)
+        .flat_map(|pod| pod.ips.iter().map(move |ip| (*ip, pod)))
+        .collect();
+    users.sort_unstable_by_key(|(ip, _)| *ip);
+    let shared = users.chunk_by(|(a, _), (b, _)| a == b).filter_map(|users| {
+        let pods: BTreeSet<PodKey> = match users {
+            [_] => return None,
+            _ => users.iter().map(|(_, pod)| pod.key()).collect(),
+        };
+        let (ip, _) = *users.first()?;
+        let pods: Vec<_> = pods.into_iter().collect();
+        (pods.len() > 1).then_some(Violation::DuplicateAddress { ip, pods })
+    });
+    shared.collect::<Vec<_>>().into_iter()
 }
 
 fn addresses_outside_blocks(world: &World) -> impl Iterator<Item = Violation> {
@@ -321,8 +325,8 @@ fn addresses_outside_blocks(world: &World) -> impl Iterator<Item = Violation> {
         blocks.entry(node).or_default().push(block);
     }
     pods_on_network(world).flat_map(move |pod| {
-        let node = pod.node.clone().unwrap_or_default();
-        let blocks = blocks.get(node.as_str()).cloned().unwrap_or_default();
+        let node = pod.node.as_deref().unwrap_or_default();
+        let blocks = blocks.get(node).map(Vec::as_slice).unwrap_or_default();
         let outside = pod
             .ips
             .iter()
@@ -330,12 +334,15 @@ fn addresses_outside_blocks(world: &World) -> impl Iterator<Item = Violation> {
         let violation = |ip: &IpAddr| Violation::OutsideBlock {
             pod: pod.key(),
             ip: *ip,
-            node: node.clone(),
-            blocks: blocks.clone(),
+            node: node.to_owned(),
+            blocks: blocks.to_vec(),
         };
         outside.map(violation).collect::<Vec<_>>()
     })
 }
+
+/// A block, and who holds it: names, and whether it only drains.
+type Held<'a> = (IpNet, Vec<(&'a str, bool)>);
 
 /// Prefixes nest or are apart. So, sorted by address and length, the earlier blocks that overlap one are those
 /// that contain it, and what no longer contains the present block contains no later one either.
@@ -351,28 +358,52 @@ fn overlapping_blocks(world: &World) -> impl Iterator<Item = Violation> {
         .map(|old| (old.block.trunc(), old.node.as_str(), true));
     let mut blocks: Vec<_> = present.chain(draining).collect();
     blocks.sort_unstable();
-    let mut outer: Vec<(IpNet, &str, bool)> = Vec::new();
+    // From the widest to the narrowest; each contains the next.
+    let mut outer: Vec<Held<'_>> = Vec::new();
     let mut found = Vec::new();
     for (block, node, drains) in blocks {
-        outer.retain(|(wide, ..)| overlap(wide, &block));
-        // A node may have its own old block again, and two old blocks hurt nobody.
-        let other = outer
-            .iter()
-            .find(|(_, holder, old)| *holder != node && !(*old && drains));
-        if let Some((wide, holder, _)) = other {
-            let (wide, narrow) = (((*holder).to_owned(), *wide), (node.to_owned(), block));
-            found.push(Violation::OverlappingBlocks { wide, narrow });
+        while outer.last().is_some_and(|(wide, _)| !overlap(wide, &block)) {
+            outer.pop();
         }
-        outer.push((block, node, drains));
+        // A node may have its own old block again, and two old blocks hurt nobody.
+        let other = |(wide, holders): &Held<'_>| {
+            let other = holders
+                .iter()
+                .find(|(holder, old)| *holder != node && !(*old && drains));
+            other.map(|(holder, _)| (*wide, (*holder).to_owned()))
+        };
+        let widest = outer.iter().find_map(other);
+        let equal = outer
+            .last()
+            .filter(|(wide, _)| *wide == block)
+            .and_then(other);
+        let both = widest
+            .iter()
+            .chain(equal.iter().filter(|_| widest != equal));
+        found.extend(both.map(|(wide, holder)| Violation::OverlappingBlocks {
+            wide: (holder.clone(), *wide),
+            narrow: (node.to_owned(), block),
+        }));
+        match outer.last_mut() {
+            Some((wide, holders)) if *wide == block => holders.push((node, drains)),
+            _ => outer.push((block, vec![(node, drains)])),
+        }
     }
     found.into_iter()
 }
 
-fn nodes_over_capacity(world: &World) -> impl Iterator<Item = Violation> {
+/// How many live pods need an address of each node that has any.
+#[must_use]
+pub fn pods_by_node(world: &World) -> BTreeMap<&str, u64> {
     let mut used: BTreeMap<&str, u64> = BTreeMap::new();
     for node in pods_on_network(world).filter_map(|pod| pod.node.as_deref()) {
         *used.entry(node).or_default() += 1;
     }
+    used
+}
+
+fn nodes_over_capacity(world: &World) -> impl Iterator<Item = Violation> {
+    let used = pods_by_node(world);
     world.nodes.iter().filter_map(move |node| {
         let pods = used.get(node.name.as_str()).copied().unwrap_or(0);
         let capacity = node.ip_capacity?;

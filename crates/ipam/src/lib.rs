@@ -19,6 +19,7 @@ mod nearest;
 pub mod net;
 pub mod planning;
 pub mod pool;
+mod runs;
 mod service;
 pub mod upstream;
 
@@ -31,4 +32,5 @@ pub use compat::{Compat, Generation};
 pub use nearest::nearest_free;
 pub use net::{Family, InvalidCidr, parse_cidr};
 pub use pool::AddressRange;
+pub use runs::free_runs;
 pub use service::{ServiceRangeError, ServiceRanges};

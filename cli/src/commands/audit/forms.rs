@@ -1,0 +1,71 @@
+//! The report in its forms.
+
+use podplane_audit::{Report, Severity};
+
+use crate::output::{self, table::Table};
+
+/// A row for each finding with what to do, then the numbers.
+pub(super) fn table(report: &Report) -> anyhow::Result<()> {
+    let summary = &report.summary;
+    if !report.findings.is_empty() {
+        let mut table = Table::new(vec!["SEVERITY", "CODE", "MESSAGE"]);
+        let rows = report.findings.iter().map(|finding| {
+            vec![
+                finding.severity.to_string(),
+                finding.code.to_string(),
+                finding.message.clone(),
+            ]
+        });
+        output::line(table.rows(rows))?;
+        output::line("")?;
+    }
+    let mut repairs: Vec<_> = report
+        .findings
+        .iter()
+        .map(|f| (f.code, f.repair.as_str()))
+        .collect();
+    repairs.sort_unstable();
+    repairs.dedup();
+    for (code, repair) in &repairs {
+        output::line(format!("{code}: {repair}"))?;
+    }
+    if !repairs.is_empty() {
+        output::line("")?;
+    }
+    let pods = &summary.pods;
+    output::line(format!(
+        "{} nodes, {} pods: {} with an address, {} waiting for one, {} on their node's network, {} unscheduled, {} finished",
+        summary.nodes,
+        pods.total,
+        pods.with_address,
+        pods.waiting_for_address,
+        pods.host_network,
+        pods.unscheduled,
+        pods.finished
+    ))?;
+    output::line(format!(
+        "addresses: {} of {} used, {} free",
+        summary.addresses.used, summary.addresses.capacity, summary.addresses.free
+    ))?;
+    for blocks in &summary.blocks {
+        output::line(format!(
+            "blocks of {} in /{}: {} of {} used, {} reserved, {} free",
+            blocks.range, blocks.node_mask, blocks.used, blocks.total, blocks.reserved, blocks.free
+        ))?;
+    }
+    for (code, check) in summary.checks.iter().filter(|(_, check)| *check != "on") {
+        output::line(format!("{code}: {check}"))?;
+    }
+    let counts = Severity::ALL.iter().rev().map(|severity| {
+        let count = summary
+            .findings
+            .get(severity.as_str())
+            .copied()
+            .unwrap_or_default();
+        format!("{severity} {count}")
+    });
+    output::line(format!(
+        "findings: {}",
+        counts.collect::<Vec<_>>().join(", ")
+    ))
+}

@@ -1,0 +1,101 @@
+//! `audit`: what is wrong with the addresses of a cluster, podplane's or anybody's.
+
+mod forms;
+mod source;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser as _};
+use podplane_audit::{Expected, Flags, Keep, Report, Severity, audit};
+
+use crate::{
+    global::Global,
+    output,
+    report::{Unusable, UsageError},
+};
+
+/// Find duplicate, overlapping, foreign and missing node blocks, wrong pod addresses and nodes without a free one
+///
+/// Exits with 0 if there is no finding of at least --fail-on, with 1 if there is, and with 2 if there is nothing to audit.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --fail-on error\n  podplane audit"
+)]
+pub(crate) struct Args {
+    /// What `kubectl get nodes,pods -A` printed as JSON or YAML, gzipped or not; - for standard input. Without it: podplane's own server
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// Where the blocks of nodes come from: a range, or one for each address family
+    #[arg(long, value_name = "CIDR[,CIDR]")]
+    cluster_cidr: Option<String>,
+
+    /// Length of a node's block, with ranges of one family. Default: what most nodes have
+    #[arg(long, value_name = "LENGTH")]
+    node_cidr_mask_size: Option<u8>,
+
+    /// Length of a node's IPv4 block
+    #[arg(long, value_name = "LENGTH")]
+    node_cidr_mask_size_ipv4: Option<u8>,
+
+    /// Length of a node's IPv6 block
+    #[arg(long, value_name = "LENGTH")]
+    node_cidr_mask_size_ipv6: Option<u8>,
+
+    /// The range of services, or one for each address family
+    #[arg(
+        long,
+        visible_alias = "service-cluster-ip-range",
+        value_name = "CIDR[,CIDR]"
+    )]
+    service_cidr: Option<String>,
+
+    /// The form of the report
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "table"
+    )]
+    output: Form,
+
+    /// Which findings make the command fail
+    #[arg(long, value_name = "SEVERITY", default_value = "warning",
+        value_parser = PossibleValuesParser::new(Severity::ALL.map(Severity::as_str)).try_map(|text| text.parse::<Severity>()))]
+    fail_on: Severity,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// For people
+    Table,
+    /// Findings and summary
+    Json,
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let flags = Flags {
+        cluster_cidr: args.cluster_cidr.clone(),
+        node_cidr_mask_size: args.node_cidr_mask_size,
+        node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
+        node_cidr_mask_size_ipv6: args.node_cidr_mask_size_ipv6,
+        service_cidr: args.service_cidr.clone(),
+    };
+    let dump = source::read(&args, global, Keep::Fields).map_err(Unusable)?;
+    let expected = Expected::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
+    let report = audit(&dump, &expected);
+    print(&args, &report)?;
+    Ok(if report.is_at_least(args.fail_on) {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn print(args: &Args, report: &Report) -> anyhow::Result<()> {
+    match args.output {
+        Form::Table => forms::table(report),
+        Form::Json => output::json(&serde_json::to_value(report)?),
+    }
+}

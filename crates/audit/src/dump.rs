@@ -1,0 +1,367 @@
+//! Everything that was read, in a form that the rules take.
+
+use std::{io::Read, net::IpAddr};
+
+use ipnet::IpNet;
+use podplane_ipam::{
+    AddressRange,
+    audit::{self, DrainingBlock, PodKey, World},
+    parse_cidr,
+    pool::pod_capacity,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    input::{self, InputError},
+    item::{Item, Lenient, Metadata, Spec, Status},
+};
+
+/// What of the input outlives the reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// What the rules need.
+    Fields,
+    /// That, and the whole Node objects without their status: a repair writes them anew.
+    Nodes,
+}
+
+/// A Node as it was found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Node {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.creationTimestamp`; may be empty.
+    pub created: String,
+    /// `spec.podCIDR`; empty if there is none.
+    pub pod_cidr: String,
+    /// `spec.podCIDRs`.
+    pub pod_cidrs: Vec<String>,
+    /// What its kubelet says that its IPAM can give, if it is one of podplane's.
+    pub pod_ips: Option<u64>,
+    /// The object without its status, with [`Keep::Nodes`].
+    pub object: Option<Map<String, Value>>,
+}
+
+impl Node {
+    /// What it has as blocks: `spec.podCIDRs`, or `spec.podCIDR` where there is no such list.
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        let listed = self.pod_cidrs.iter().map(String::as_str);
+        let listed: Vec<&str> = listed.filter(|text| !text.is_empty()).collect();
+        if listed.is_empty() && !self.pod_cidr.is_empty() {
+            return vec![&self.pod_cidr];
+        }
+        listed
+    }
+
+    /// Its blocks without host bits; what is no block is left out.
+    pub(crate) fn blocks(&self) -> Vec<IpNet> {
+        blocks(self.texts())
+    }
+
+    /// Every block that somebody may take for the node's, also where `spec.podCIDR` is another one.
+    pub(crate) fn claims(&self) -> Vec<IpNet> {
+        let mut claims = self.blocks();
+        claims.extend(blocks([self.pod_cidr.as_str()]));
+        claims.sort_unstable();
+        claims.dedup();
+        claims
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        self.pod_ips.or_else(|| {
+            let blocks = self.blocks();
+            // A block without room is no range; it still limits its node.
+            let ranges: Option<Vec<_>> =
+                blocks.iter().copied().map(AddressRange::of_block).collect();
+            let pods = ranges.map_or(0, |ranges| pod_capacity(&ranges));
+            (!blocks.is_empty()).then(|| u64::try_from(pods).unwrap_or(u64::MAX))
+        })
+    }
+}
+
+fn blocks<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<IpNet> {
+    let parsed = texts.into_iter().filter_map(|text| parse_cidr(text).ok());
+    parsed.map(|net| net.trunc()).collect()
+}
+
+/// A pod's address that is none.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct OddAddress {
+    pub(crate) pod: PodKey,
+    pub(crate) text: String,
+}
+
+/// What is known of a cluster. Nodes and pods are sorted, and each is there once.
+#[derive(Debug)]
+pub struct Dump {
+    pub(crate) keep: Keep,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) world: World,
+    /// Pods that no node was found for because of addresses.
+    pub(crate) starved: Vec<PodKey>,
+    pub(crate) odd: Vec<OddAddress>,
+    /// Objects of a list whose kind was not known when they were read.
+    pending: Vec<(Node, PodSeen)>,
+    /// Whether anything was there that the audit is about, an empty list included.
+    is_dump: bool,
+}
+
+#[derive(Debug)]
+struct PodSeen {
+    pod: audit::Pod,
+    is_starved: bool,
+    odd: Vec<String>,
+}
+
+impl Dump {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(keep: Keep) -> Self {
+        Self {
+            keep,
+            nodes: Vec::new(),
+            world: World::default(),
+            starved: Vec::new(),
+            odd: Vec::new(),
+            pending: Vec::new(),
+            is_dump: false,
+        }
+    }
+
+    /// Reads what kubectl printed: JSON or YAML, gzipped or not; lists of any size and single objects, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if it cannot be read, is neither JSON nor YAML, or has nothing to do with nodes and pods.
+    pub fn read(&mut self, reader: impl Read) -> Result<(), InputError> {
+        input::read(reader, self)?;
+        if self.is_dump {
+            self.settle();
+            return Ok(());
+        }
+        Err(InputError::NoDump)
+    }
+
+    /// Adds Nodes and Pods as a server gave them. Other kinds are left out.
+    pub fn extend(&mut self, objects: impl IntoIterator<Item = Value>) {
+        for object in objects {
+            self.add_value(object, None);
+        }
+        self.settle();
+    }
+
+    /// Adds blocks that are not their nodes' any more, but that pods may still use.
+    pub fn drain(&mut self, blocks: impl IntoIterator<Item = DrainingBlock>) {
+        self.world.draining.extend(blocks);
+    }
+
+    /// How many nodes and pods there are.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.nodes.len(), self.world.pods.len())
+    }
+
+    /// Notes a list, whatever is in it.
+    pub(crate) fn note_list(&mut self) {
+        self.is_dump = true;
+    }
+
+    /// Adds an item that was decoded whole.
+    pub(crate) fn add_value(&mut self, value: Value, list_kind: Option<&str>) {
+        let Ok(Lenient(item)) = Lenient::<Item<'_>>::deserialize(&value) else {
+            return;
+        };
+        self.add(&item, list_kind, || Some(value.clone()));
+    }
+
+    /// Adds an item, if it is a node or a pod; `whole` gives the object for those that are kept.
+    pub(crate) fn add(
+        &mut self,
+        item: &Item<'_>,
+        list_kind: Option<&str>,
+        whole: impl FnOnce() -> Option<Value>,
+    ) {
+        let list_kind = list_kind.map(|kind| kind.strip_suffix("List").unwrap_or(kind));
+        let kind = match item.kind.as_str() {
+            "" => list_kind.unwrap_or_default(),
+            kind => kind,
+        };
+        match kind {
+            "Node" => {
+                let node = self.node(item, whole);
+                self.is_dump = true;
+                self.nodes.push(node);
+            }
+            "Pod" => {
+                self.is_dump = true;
+                self.push_pod(pod(item));
+            }
+            // The list may yet say what it is a list of.
+            "" => {
+                let node = self.node(item, whole);
+                self.pending.push((node, pod(item)));
+            }
+            _ => {}
+        }
+    }
+
+    /// The kind of a list whose items have none, now that it is known.
+    pub(crate) fn resolve(&mut self, list_kind: &str) {
+        for (node, pod) in std::mem::take(&mut self.pending) {
+            match list_kind {
+                "NodeList" => self.nodes.push(node),
+                "PodList" => self.push_pod(pod),
+                _ => {}
+            }
+        }
+    }
+
+    fn node(&self, item: &Item<'_>, whole: impl FnOnce() -> Option<Value>) -> Node {
+        let Item {
+            metadata: Lenient(metadata),
+            spec: Lenient(spec),
+            status: Lenient(status),
+            ..
+        } = item;
+        let object = match (self.keep, (self.keep == Keep::Nodes).then(whole).flatten()) {
+            (Keep::Nodes, Some(Value::Object(mut object))) => {
+                object.remove("status");
+                if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+                    metadata.remove("managedFields");
+                }
+                Some(object)
+            }
+            _ => None,
+        };
+        Node {
+            name: metadata.name.as_str().into(),
+            created: metadata.creation_timestamp.as_str().into(),
+            pod_cidr: spec.pod_cidr.as_str().into(),
+            pod_cidrs: spec
+                .pod_cidrs
+                .0
+                .iter()
+                .map(|text| text.as_str().into())
+                .collect(),
+            pod_ips: status.capacity.0.pod_ips.as_str().parse().ok(),
+            object,
+        }
+    }
+
+    fn push_pod(
+        &mut self,
+        PodSeen {
+            pod,
+            is_starved,
+            odd,
+        }: PodSeen,
+    ) {
+        if is_starved || !odd.is_empty() {
+            let key = PodKey {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+            };
+            let odd = odd.into_iter().map(|text| OddAddress {
+                pod: key.clone(),
+                text,
+            });
+            self.odd.extend(odd);
+            self.starved.extend(is_starved.then_some(key));
+        }
+        self.world.pods.push(pod);
+    }
+
+    /// Sorts, and drops what was there twice, as when a file has been put together from two that overlap.
+    fn settle(&mut self) {
+        self.nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        self.nodes.dedup_by(|a, b| a.name == b.name);
+        let key = |pod: &audit::Pod, other: &audit::Pod| {
+            (pod.namespace.as_str(), pod.name.as_str()).cmp(&(&other.namespace, &other.name))
+        };
+        self.world.pods.sort_by(key);
+        self.world.pods.dedup_by(|a, b| key(a, b).is_eq());
+        self.starved.sort_unstable();
+        self.starved.dedup();
+        self.odd.sort_unstable();
+        self.odd.dedup();
+        let known = self.nodes.iter().map(|node| audit::Node {
+            name: node.name.clone(),
+            uid: String::new(),
+            pod_cidrs: node.claims(),
+            ip_capacity: node.capacity(),
+        });
+        self.world.nodes = known.collect();
+    }
+}
+
+fn pod(item: &Item<'_>) -> PodSeen {
+    let Item {
+        metadata:
+            Lenient(Metadata {
+                name,
+                namespace,
+                deletion_timestamp,
+                ..
+            }),
+        spec:
+            Lenient(Spec {
+                node_name,
+                host_network,
+                ..
+            }),
+        status:
+            Lenient(Status {
+                phase,
+                pod_ip,
+                pod_ips,
+                conditions,
+                ..
+            }),
+        ..
+    } = item;
+    let listed = pod_ips.0.iter().map(|Lenient(ip)| &ip.ip);
+    let texts = listed
+        .chain([pod_ip])
+        .map(|text| text.as_str())
+        .filter(|text| !text.is_empty());
+    let (mut ips, mut odd) = (Vec::new(), Vec::new());
+    for text in texts {
+        match text.parse::<IpAddr>() {
+            Ok(ip) if ips.contains(&ip) => {}
+            Ok(ip) => ips.push(ip),
+            Err(_) => odd.push(text.to_owned()),
+        }
+    }
+    odd.dedup();
+    let finished = matches!(phase.as_str(), "Failed" | "Succeeded");
+    let is_starved = !node_name.is_set()
+        && !finished
+        && conditions.0.iter().any(|Lenient(condition)| {
+            condition.kind.as_str() == "PodScheduled"
+            && condition.status.as_str() == "False"
+            // As podplane's scheduler says it, and as Kubernetes' names a resource.
+            && (condition.message.as_str().contains("Insufficient pod IPs")
+                || condition.message.as_str().contains("Insufficient podplane.io/pod-ips"))
+        });
+    let pod = audit::Pod {
+        namespace: namespace.as_str().into(),
+        name: name.as_str().into(),
+        uid: String::new(),
+        node: node_name.is_set().then(|| node_name.as_str().into()),
+        host_network: host_network.as_str() == "true",
+        finished,
+        deleting: deletion_timestamp.is_set(),
+        ips,
+    };
+    let odd = if pod.uses_pod_network() {
+        odd
+    } else {
+        Vec::new()
+    };
+    PodSeen {
+        pod,
+        is_starved,
+        odd,
+    }
+}

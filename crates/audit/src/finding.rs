@@ -1,0 +1,153 @@
+//! What the audit reports.
+
+use std::{fmt, str::FromStr};
+
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing; nothing is broken.
+    Info,
+    /// Works now, and will not for ever.
+    Warning,
+    /// Traffic goes to the wrong place, or pods do without an address.
+    Error,
+}
+
+impl Severity {
+    /// All, the least first.
+    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Error];
+
+    /// As it is written in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Severity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|each| each.as_str() == text);
+        found.ok_or_else(|| format!("{text:?} is no severity: want info, warning or error"))
+    }
+}
+
+/// What kind of finding it is. The names are stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// Several nodes have exactly the same block.
+    DuplicatePodCidr,
+    /// The blocks of several nodes share addresses, and are not the same.
+    OverlappingPodCidr,
+    /// A block is outside of the cluster CIDR, or is no block at all.
+    ForeignPodCidr,
+    /// A node has no block.
+    MissingPodCidr,
+    /// A block is not of the configured size.
+    WrongSizePodCidr,
+    /// A node's blocks are not one for each family of the cluster.
+    WrongFamilyPodCidr,
+    /// `spec.podCIDR` is not `spec.podCIDRs[0]`.
+    PodCidrMismatch,
+    /// A block shares addresses with the range of services.
+    ServiceRangeOverlap,
+    /// A live pod has an address that is not of its node's block.
+    PodOutsideBlock,
+    /// Several live pods have one address.
+    DuplicatePodIp,
+    /// A node, or the cluster, is near or over what its addresses serve, or pods wait for one.
+    IpCapacity,
+}
+
+impl Code {
+    /// All, in the order of reports.
+    pub const ALL: [Self; 11] = [
+        Self::DuplicatePodCidr,
+        Self::OverlappingPodCidr,
+        Self::ForeignPodCidr,
+        Self::MissingPodCidr,
+        Self::WrongSizePodCidr,
+        Self::WrongFamilyPodCidr,
+        Self::PodCidrMismatch,
+        Self::ServiceRangeOverlap,
+        Self::PodOutsideBlock,
+        Self::DuplicatePodIp,
+        Self::IpCapacity,
+    ];
+
+    /// As it is written in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DuplicatePodCidr => "duplicate-pod-cidr",
+            Self::OverlappingPodCidr => "overlapping-pod-cidr",
+            Self::ForeignPodCidr => "foreign-pod-cidr",
+            Self::MissingPodCidr => "missing-pod-cidr",
+            Self::WrongSizePodCidr => "wrong-size-pod-cidr",
+            Self::WrongFamilyPodCidr => "wrong-family-pod-cidr",
+            Self::PodCidrMismatch => "pod-cidr-mismatch",
+            Self::ServiceRangeOverlap => "service-range-overlap",
+            Self::PodOutsideBlock => "pod-outside-block",
+            Self::DuplicatePodIp => "duplicate-pod-ip",
+            Self::IpCapacity => "ip-capacity",
+        }
+    }
+
+    /// One sentence on what it means.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::DuplicatePodCidr => "Several nodes have exactly the same block of addresses.",
+            Self::OverlappingPodCidr => "The blocks of several nodes share addresses.",
+            Self::ForeignPodCidr => "A node's block is outside of the cluster CIDR.",
+            Self::MissingPodCidr => "A node has no block of addresses.",
+            Self::WrongSizePodCidr => "A node's block is not of the configured size.",
+            Self::WrongFamilyPodCidr => {
+                "A node's blocks are not one for each address family of the cluster."
+            }
+            Self::PodCidrMismatch => "spec.podCIDR is not spec.podCIDRs[0].",
+            Self::ServiceRangeOverlap => "A node's block shares addresses with the service range.",
+            Self::PodOutsideBlock => "A live pod has an address outside of its node's block.",
+            Self::DuplicatePodIp => "Several live pods have the same address.",
+            Self::IpCapacity => {
+                "A node or the cluster is near or over what its addresses serve, or pods wait for an address."
+            }
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Something that is wrong, or worth knowing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Its kind.
+    pub code: Code,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Who is concerned, sorted: `Node/NAME`, `Pod/NAMESPACE/NAME`. Empty if it is the cluster as a whole.
+    pub objects: Vec<String>,
+    /// What is the case, in one sentence.
+    pub message: String,
+    /// What to do.
+    pub repair: String,
+}

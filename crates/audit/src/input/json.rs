@@ -1,0 +1,194 @@
+//! JSON, a list's items one by one.
+//!
+//! serde_json reads a slice some times faster than a reader, and a whole dump does not fit into memory. So a window moves over the input,
+//! and serde_json reads one item, or one field of a document, from the slice in it. What is between them is a handful of punctuation.
+
+use std::io::Read;
+
+use serde::Deserialize;
+use serde_json::{Deserializer, Map, Value};
+
+use super::{InputError, WINDOW};
+use crate::{
+    dump::Dump,
+    item::{Item, Lenient},
+};
+
+/// Reads documents that follow one another.
+pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError> {
+    let mut window = Window {
+        reader,
+        bytes: Vec::new(),
+        start: 0,
+        before: 0,
+        is_last: false,
+    };
+    while let Some(first) = window.peek()? {
+        match first {
+            b'{' => object(&mut window, dump)?,
+            b'[' => items(&mut window, None, dump)?,
+            _ => return Err(window.wrong("want an object")),
+        }
+    }
+    Ok(())
+}
+
+/// A list, or a single object.
+fn object(window: &mut Window<impl Read>, dump: &mut Dump) -> Result<(), InputError> {
+    let mut fields = Map::new();
+    let mut is_list = false;
+    let mut is_first = true;
+    window.skip();
+    loop {
+        match (window.peek()?, is_first) {
+            (Some(b'}'), _) => break,
+            (Some(b','), false) => window.skip(),
+            (_, true) => {}
+            _ => return Err(window.wrong("want `,` or `}`")),
+        }
+        is_first = false;
+        if window.peek()? != Some(b'"') {
+            return Err(window.wrong("want the name of a field"));
+        }
+        let name: String = window.value(|text, is_last| first(text, is_last))?;
+        if window.peek()? != Some(b':') {
+            return Err(window.wrong("want `:`"));
+        }
+        window.skip();
+        if name == "items" && window.peek()? == Some(b'[') {
+            is_list = true;
+            let kind = fields.get("kind").and_then(Value::as_str);
+            items(window, kind, dump)?;
+        } else {
+            let value: Value = window.value(|text, is_last| first(text, is_last))?;
+            fields.insert(name, value);
+        }
+    }
+    window.skip();
+    super::finish(fields, is_list, dump);
+    Ok(())
+}
+
+fn items(
+    window: &mut Window<impl Read>,
+    kind: Option<&str>,
+    dump: &mut Dump,
+) -> Result<(), InputError> {
+    let mut is_first = true;
+    window.skip();
+    loop {
+        match (window.peek()?, is_first) {
+            (Some(b']'), _) => break,
+            (Some(b','), false) => window.skip(),
+            (_, true) => {}
+            _ => return Err(window.wrong("want `,` or `]`")),
+        }
+        is_first = false;
+        window.peek()?;
+        window.value(|text, is_last| {
+            let found = first::<Lenient<Item<'_>>>(text, is_last)?;
+            Ok(found.map(|(Lenient(item), used)| {
+                dump.add(&item, kind, || serde_json::from_slice(&text[..used]).ok());
+                ((), used)
+            }))
+        })?;
+    }
+    window.skip();
+    Ok(())
+}
+
+struct Window<R> {
+    reader: R,
+    bytes: Vec<u8>,
+    /// Where in `bytes` the rest begins.
+    start: usize,
+    /// How many bytes came before `bytes`.
+    before: u64,
+    is_last: bool,
+}
+
+impl<R: Read> Window<R> {
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// Moves on, and doubles the window if nothing of it has been used. Whether there was more.
+    fn fill(&mut self) -> Result<bool, InputError> {
+        if self.is_last {
+            return Ok(false);
+        }
+        self.bytes.drain(..self.start);
+        self.before += self.start as u64;
+        self.start = 0;
+        let wanted = self.bytes.len().max(WINDOW);
+        self.bytes.reserve(wanted);
+        let more = self
+            .reader
+            .by_ref()
+            .take(wanted as u64)
+            .read_to_end(&mut self.bytes);
+        let more = more.map_err(InputError::Read)?;
+        self.is_last = more < wanted;
+        Ok(more > 0)
+    }
+
+    /// The next byte that is not white space; `None` at the end.
+    fn peek(&mut self) -> Result<Option<u8>, InputError> {
+        loop {
+            let rest = self.rest();
+            let blank = rest
+                .iter()
+                .take_while(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r'))
+                .count();
+            let next = rest.get(blank).copied();
+            self.start += blank;
+            if next.is_some() || !self.fill()? {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Leaves out the byte that [`Window::peek`] has shown.
+    fn skip(&mut self) {
+        self.start += 1;
+    }
+
+    /// Reads what begins here with `take`, which is [`first`] or goes on from it.
+    fn value<T>(&mut self, mut take: impl FnMut(&[u8], bool) -> Found<T>) -> Result<T, InputError> {
+        loop {
+            match take(self.rest(), self.is_last) {
+                Ok(Some((value, used))) => {
+                    self.start += used;
+                    return Ok(value);
+                }
+                Ok(None) if self.is_last => return Err(self.wrong("it ends here")),
+                Ok(None) => self.fill()?,
+                Err(error) => return Err(self.wrong(error)),
+            };
+        }
+    }
+
+    fn wrong(&self, problem: impl ToString) -> InputError {
+        InputError::Json {
+            at: self.before + self.start as u64,
+            problem: problem.to_string(),
+        }
+    }
+}
+
+/// A value and the length of its text; `None` if it needs more of the input.
+type Found<T> = serde_json::Result<Option<(T, usize)>>;
+
+/// The value at the start of `text`, which is all that there is if it `is_last`.
+fn first<'a, T: Deserialize<'a>>(text: &'a [u8], is_last: bool) -> Found<T> {
+    let mut values = Deserializer::from_slice(text).into_iter::<T>();
+    match values.next() {
+        // A number that ends with the window may go on after it.
+        Some(Ok(value)) => {
+            let used = values.byte_offset();
+            Ok((is_last || used < text.len()).then_some((value, used)))
+        }
+        Some(Err(error)) if is_last || !error.is_eof() => Err(error),
+        Some(Err(_)) | None => Ok(None),
+    }
+}

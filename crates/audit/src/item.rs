@@ -1,0 +1,312 @@
+//! The few fields of a Node or Pod that the rules need, decoded as they stand: what is missing or odd is as if it were not there.
+
+use std::{borrow::Cow, fmt, marker::PhantomData};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        IgnoredAny, MapAccess, SeqAccess, Visitor,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
+};
+
+/// An object, whatever it is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Item<'a> {
+    #[serde(borrow)]
+    pub(crate) kind: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) metadata: Lenient<Metadata<'a>>,
+    #[serde(borrow)]
+    pub(crate) spec: Lenient<Spec<'a>>,
+    #[serde(borrow)]
+    pub(crate) status: Lenient<Status<'a>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Metadata<'a> {
+    #[serde(borrow)]
+    pub(crate) name: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) namespace: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) creation_timestamp: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) deletion_timestamp: Text<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Spec<'a> {
+    #[serde(borrow, rename = "podCIDR")]
+    pub(crate) pod_cidr: Text<'a>,
+    #[serde(borrow, rename = "podCIDRs")]
+    pub(crate) pod_cidrs: Many<Text<'a>>,
+    #[serde(borrow)]
+    pub(crate) node_name: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) host_network: Text<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Status<'a> {
+    #[serde(borrow)]
+    pub(crate) phase: Text<'a>,
+    #[serde(borrow, rename = "podIP")]
+    pub(crate) pod_ip: Text<'a>,
+    #[serde(borrow, rename = "podIPs")]
+    pub(crate) pod_ips: Many<Lenient<PodIp<'a>>>,
+    #[serde(borrow)]
+    pub(crate) conditions: Many<Lenient<Condition<'a>>>,
+    #[serde(borrow)]
+    pub(crate) capacity: Lenient<Capacity<'a>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct PodIp<'a> {
+    #[serde(borrow)]
+    pub(crate) ip: Text<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Condition<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(crate) kind: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) status: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) message: Text<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Capacity<'a> {
+    /// What podplane's kubelet reports: the addresses that its IPAM can really give.
+    #[serde(borrow, rename = "podplane.io/pod-ips")]
+    pub(crate) pod_ips: Text<'a>,
+}
+
+/// A string; empty if there is none. A number or a boolean is its text.
+#[derive(Debug, Default)]
+pub(crate) struct Text<'a>(Cow<'a, str>);
+
+impl Text<'_> {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+/// An object that may be something else, and then is its default.
+#[derive(Debug, Default)]
+pub(crate) struct Lenient<T>(pub(crate) T);
+
+/// A list that may be something else, and then is empty, or that of a single text.
+#[derive(Debug)]
+pub(crate) struct Many<T>(pub(crate) Vec<T>);
+
+impl<T> Default for Many<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// The visits that mean "something else" for a visitor that wants an object or a list.
+macro_rules! otherwise {
+    ($default:expr; $($visit:ident: $type:ty),+) => {
+        $(fn $visit<E>(self, _: $type) -> Result<Self::Value, E> {
+            Ok($default)
+        })+
+
+        fn visit_none<E>(self) -> Result<Self::Value, E> {
+            Ok($default)
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok($default)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<Self::Value, D::Error> {
+            inner.deserialize_any(self)
+        }
+    };
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("anything")
+            }
+
+            otherwise!(Text::default(); visit_bytes: &[u8]);
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text)))
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(if value { "true" } else { "false" })))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(value.to_string())))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(value.to_string())))
+            }
+
+            fn visit_i128<E>(self, value: i128) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(value.to_string())))
+            }
+
+            fn visit_u128<E>(self, value: u128) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(value.to_string())))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(value.to_string())))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Text<'de>, A::Error> {
+                drained(seq)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Text<'de>, A::Error> {
+                IgnoredAny.visit_map(map)?;
+                Ok(Text::default())
+            }
+        }
+
+        deserializer.deserialize_any(TextVisitor)
+    }
+}
+
+impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Lenient<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("anything")
+            }
+
+            otherwise!(Lenient::default(); visit_bytes: &[u8], visit_str: &str, visit_bool: bool, visit_i64: i64, visit_u64: u64,
+                visit_i128: i128, visit_u128: u128, visit_f64: f64);
+
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Lenient<T>, A::Error> {
+                drained(seq)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Lenient<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Lenient)
+            }
+        }
+
+        deserializer.deserialize_any(ObjectVisitor(PhantomData))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ListVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+            type Value = Many<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("anything")
+            }
+
+            otherwise!(Many::default(); visit_bytes: &[u8], visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128,
+                visit_u128: u128, visit_f64: f64);
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Many<T>, E> {
+                let deserializer = serde::de::value::StringDeserializer::new(text.to_owned());
+                Ok(Many(vec![T::deserialize(deserializer)?]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Many<T>, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Many)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Many<T>, A::Error> {
+                IgnoredAny.visit_map(map)?;
+                Ok(Many::default())
+            }
+        }
+
+        deserializer.deserialize_any(ListVisitor(PhantomData))
+    }
+}
+
+fn drained<'de, T: Default, A: SeqAccess<'de>>(seq: A) -> Result<T, A::Error> {
+    IgnoredAny.visit_seq(seq)?;
+    Ok(T::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(json: &str) -> Lenient<Item<'_>> {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn odd_values_are_as_if_they_were_not_there() {
+        for json in [
+            "null",
+            "7",
+            "\"x\"",
+            "[]",
+            "{}",
+            r#"{"kind": {}, "metadata": null, "spec": [1, {}], "status": -1.5e300}"#,
+            r#"{"kind": [], "spec": {"podCIDR": {}, "podCIDRs": {"a": 1}, "nodeName": null}, "status": {"podIPs": [null, 3, "x", {"ip": [7]}]}}"#,
+        ] {
+            let Lenient(item) = item(json);
+            assert!(!item.kind.is_set(), "{json}");
+            assert!(!item.spec.0.pod_cidr.is_set(), "{json}");
+            assert!(
+                item.status.0.pod_ips.0.iter().all(|ip| !ip.0.ip.is_set()),
+                "{json}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_scalar_is_its_text_and_a_single_text_a_list() {
+        let Lenient(item) = item(
+            r#"{"metadata": {"name": 7, "namespace": true}, "spec": {"podCIDRs": "10.0.0.0/24"}}"#,
+        );
+        assert_eq!(item.metadata.0.name.as_str(), "7");
+        assert_eq!(item.metadata.0.namespace.as_str(), "true");
+        let [only] = &item.spec.0.pod_cidrs.0[..] else {
+            panic!("{item:?}")
+        };
+        assert_eq!(only.as_str(), "10.0.0.0/24");
+    }
+}

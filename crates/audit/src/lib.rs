@@ -1,0 +1,25 @@
+//! What is wrong with the addresses of a cluster, from what `kubectl get nodes,pods -A` printed, and how to repair it.
+//!
+//! Reading ([`Dump`]) takes objects as they stand: fields that are unknown, missing or odd never fail it, and of each object only what
+//! the rules need is kept. [`audit`] compares the dump with the flags of its cluster; what must hold of every cluster it asks
+//! [`podplane_ipam::audit::check`]. [`Repair`] chooses blocks for the nodes that need another one.
+//!
+//! Nothing here writes to a cluster or opens a connection.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod dump;
+mod expected;
+mod finding;
+mod input;
+mod item;
+mod rules;
+mod summary;
+
+pub use dump::{Dump, Keep, Node};
+pub use expected::{Expected, Flags, FlagsError, Known};
+pub use finding::{Code, Finding, Severity};
+pub use input::InputError;
+pub use rules::{Report, audit};
+pub use summary::{Addresses, Blocks, Pods, Summary};

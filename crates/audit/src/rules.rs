@@ -1,0 +1,155 @@
+//! The rules: from a dump, and what is expected of it, to findings.
+
+mod blocks;
+mod capacity;
+mod pods;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use podplane_ipam::audit::{self, Violation, pods_by_node};
+use serde::Serialize;
+
+use crate::{
+    dump::Dump,
+    expected::{Expected, Known},
+    finding::{Code, Finding, Severity},
+    summary::Summary,
+};
+
+/// Everything that the audit found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The worst first, then by code and object.
+    pub findings: Vec<Finding>,
+    /// The numbers of the whole.
+    pub summary: Summary,
+}
+
+impl Report {
+    /// Whether anything is at least that bad.
+    #[must_use]
+    pub fn is_at_least(&self, severity: Severity) -> bool {
+        self.findings
+            .iter()
+            .any(|finding| finding.severity >= severity)
+    }
+}
+
+/// What is wrong with the cluster in `dump`.
+#[must_use]
+pub fn audit(dump: &Dump, expected: &Expected) -> Report {
+    let used = pods_by_node(&dump.world);
+    let mut findings = Vec::new();
+    let mut overlaps = blocks::Overlaps::default();
+    let mut over = BTreeSet::new();
+    for violation in audit::check(&dump.world) {
+        match violation {
+            Violation::OverlappingBlocks { wide, narrow } => overlaps.add(wide, narrow),
+            Violation::DuplicateAddress { ip, pods } => findings.push(pods::duplicate(ip, &pods)),
+            Violation::OutsideBlock { .. } if dump.nodes.is_empty() => {}
+            Violation::OutsideBlock {
+                pod,
+                ip,
+                node,
+                blocks,
+            } => {
+                findings.push(pods::outside(dump, &pod, &ip.to_string(), &node, &blocks));
+            }
+            Violation::OverCapacity { node, .. } => over.extend([node]),
+            // A dump has no files of nodes, and no history.
+            Violation::LeakedAddress(_)
+            | Violation::LostWrite { .. }
+            | Violation::UndoneDelete { .. } => {}
+        }
+    }
+    findings.extend(overlaps.findings(dump));
+    findings.extend(pods::odd(dump));
+    findings.extend(
+        dump.nodes
+            .iter()
+            .flat_map(|node| blocks::of_node(node, expected)),
+    );
+    findings.extend(capacity::of_nodes(dump, &used, &over));
+    let mut summary = Summary::new(dump, expected, &used, checks(dump, expected));
+    findings.extend(capacity::of_cluster(dump, &summary));
+    findings.sort_unstable_by(|a, b| {
+        let key = |finding: &Finding| (std::cmp::Reverse(finding.severity), finding.code);
+        let order = key(a).cmp(&key(b)).then_with(|| a.objects.cmp(&b.objects));
+        order.then_with(|| a.message.cmp(&b.message))
+    });
+    summary.count(&findings);
+    Report { findings, summary }
+}
+
+/// For each code, whether it was checked.
+fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
+    let of = |code: Code| match code {
+        Code::ForeignPodCidr if expected.ranges.is_empty() => {
+            "off: needs --cluster-cidr".to_owned()
+        }
+        Code::ServiceRangeOverlap if expected.services.as_slice().is_empty() => {
+            "off: needs --service-cidr".into()
+        }
+        Code::WrongSizePodCidr => {
+            let inferred = expected
+                .masks
+                .iter()
+                .filter(|(_, (_, known))| *known == Known::Inferred);
+            let inferred: Vec<_> = inferred
+                .map(|(family, (mask, _))| format!("/{mask} for {family}"))
+                .collect();
+            match inferred.is_empty() {
+                _ if expected.masks.is_empty() => "off: needs --node-cidr-mask-size".into(),
+                true => "on".into(),
+                false => format!("inferred: most blocks are {}", Listed(&inferred)),
+            }
+        }
+        Code::WrongFamilyPodCidr => match &expected.families {
+            None => "inferred: a node has no two blocks of one family".into(),
+            Some((_, Known::Given)) => "on".into(),
+            Some((families, Known::Inferred)) => {
+                let families: Vec<_> = families.iter().collect();
+                format!("inferred: most nodes have {}", Listed(&families))
+            }
+        },
+        Code::PodOutsideBlock if dump.nodes.is_empty() => {
+            "off: there are no nodes in the input".into()
+        }
+        _ => "on".into(),
+    };
+    Code::ALL.map(|code| (code.as_str(), of(code))).into()
+}
+
+/// `a`, `a and b`, `a, b and c`, `a, b, c and 7 more`.
+struct Listed<'a, T>(&'a [T]);
+
+impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 3;
+        let more = self.0.len().saturating_sub(SHOWN);
+        let shown = if more > 1 { &self.0[..SHOWN] } else { self.0 };
+        for (index, item) in shown.iter().enumerate() {
+            let separator = match index {
+                0 => "",
+                last if last + 1 == shown.len() && more <= 1 => " and ",
+                _ => ", ",
+            };
+            write!(f, "{separator}{item}")?;
+        }
+        if more > 1 {
+            write!(f, " and {more} more")?;
+        }
+        Ok(())
+    }
+}
+
+fn node(name: &str) -> String {
+    format!("Node/{name}")
+}
+
+fn pod(pod: &audit::PodKey) -> String {
+    format!("Pod/{pod}")
+}

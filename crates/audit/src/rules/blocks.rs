@@ -1,0 +1,256 @@
+//! Blocks of nodes: among themselves, and against the flags.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use podplane_ipam::{Family, parse_cidr};
+
+use super::{Listed, node as object};
+use crate::{
+    dump::{Dump, Node},
+    expected::{Expected, Known},
+    finding::{Code, Finding, Severity},
+};
+
+const ANOTHER_BLOCK: &str = "give the node another block: --repair DIR writes how";
+
+/// Overlaps by block, whatever the number of nodes.
+#[derive(Debug, Default)]
+pub(super) struct Overlaps {
+    /// Nodes by the block that they all have.
+    equal: BTreeMap<IpNet, BTreeSet<String>>,
+    /// Narrower blocks and their nodes, by the widest block around them.
+    inside: BTreeMap<IpNet, BTreeSet<(IpNet, String)>>,
+}
+
+impl Overlaps {
+    pub(super) fn add(&mut self, wide: (String, IpNet), narrow: (String, IpNet)) {
+        if wide.1 == narrow.1 {
+            self.equal
+                .entry(wide.1)
+                .or_default()
+                .extend([wide.0, narrow.0]);
+        } else {
+            self.inside
+                .entry(wide.1)
+                .or_default()
+                .insert((narrow.1, narrow.0));
+        }
+    }
+
+    pub(super) fn findings(self, dump: &Dump) -> Vec<Finding> {
+        let mut holders = BTreeMap::<IpNet, Vec<&str>>::new();
+        for node in &dump.world.nodes {
+            for block in node
+                .pod_cidrs
+                .iter()
+                .filter(|block| self.inside.contains_key(block))
+            {
+                holders.entry(*block).or_default().push(&node.name);
+            }
+        }
+        let equal = self.equal.into_iter().map(|(block, nodes)| {
+            let names: Vec<_> = nodes.iter().collect();
+            Finding {
+                code: Code::DuplicatePodCidr,
+                severity: Severity::Error,
+                objects: nodes.iter().map(|name| object(name)).collect(),
+                message: format!(
+                    "block {block} is that of {} nodes: {}",
+                    names.len(),
+                    Listed(&names)
+                ),
+                repair: "give all of these nodes but one another block: --repair DIR writes how"
+                    .into(),
+            }
+        });
+        let inside = self.inside.into_iter().map(|(wide, narrow)| {
+            // An old block that drains is no node's of the dump.
+            let around = holders.get(&wide).map(Vec::as_slice).unwrap_or_default();
+            let each: Vec<_> = narrow
+                .iter()
+                .map(|(block, name)| format!("{block} of {name}"))
+                .collect();
+            let nodes: BTreeSet<&str> = around
+                .iter()
+                .copied()
+                .chain(narrow.iter().map(|(_, name)| name.as_str()))
+                .collect();
+            let of = if around.is_empty() {
+                "that drains".into()
+            } else {
+                format!("of {}", Listed(around))
+            };
+            Finding {
+                code: Code::OverlappingPodCidr,
+                severity: Severity::Error,
+                objects: nodes.into_iter().map(object).collect(),
+                message: format!("block {wide} {of} contains {}", Listed(&each)),
+                repair:
+                    "give the nodes on one side other blocks: --repair DIR writes which and how"
+                        .into(),
+            }
+        });
+        equal.chain(inside).collect()
+    }
+}
+
+/// What can be said of a node's blocks without looking at other nodes.
+pub(super) fn of_node(node: &Node, expected: &Expected) -> Vec<Finding> {
+    let finding = |code, severity, message, repair: &str| Finding {
+        code,
+        severity,
+        objects: vec![object(&node.name)],
+        message,
+        repair: repair.into(),
+    };
+    let name = &node.name;
+    let texts = node.texts();
+    if texts.is_empty() {
+        let message = format!(
+            "node {name} has no block: its pods get no address from a network that goes by podCIDR"
+        );
+        let repair = "a block that is free can be set once, also on a live node: --repair DIR writes how; \
+            else the controller gives it one when the range has room";
+        return vec![finding(
+            Code::MissingPodCidr,
+            Severity::Error,
+            message,
+            repair,
+        )];
+    }
+    let mut findings = Vec::new();
+    if let Some(message) = mismatch(node) {
+        let repair = "write the node anew, with spec.podCIDR as the first of spec.podCIDRs: --repair DIR writes how";
+        findings.push(finding(
+            Code::PodCidrMismatch,
+            Severity::Error,
+            message,
+            repair,
+        ));
+    }
+    for text in &texts {
+        let Ok(block) = parse_cidr(text) else {
+            let message = format!("{text:?} of node {name} is no block");
+            findings.push(finding(
+                Code::ForeignPodCidr,
+                Severity::Warning,
+                message,
+                ANOTHER_BLOCK,
+            ));
+            continue;
+        };
+        let block = block.trunc();
+        let family = Family::of(&block);
+        let of_family: Vec<_> = expected
+            .ranges
+            .iter()
+            .filter(|range| Family::of(range) == family)
+            .collect();
+        if !of_family.is_empty() && !of_family.iter().any(|range| range.contains(&block)) {
+            let message = format!(
+                "block {block} of node {name} is outside of {}",
+                Listed(&of_family)
+            );
+            findings.push(finding(
+                Code::ForeignPodCidr,
+                Severity::Warning,
+                message,
+                ANOTHER_BLOCK,
+            ));
+        }
+        if let Some((mask, known)) = expected
+            .masks
+            .get(&family)
+            .filter(|(mask, _)| *mask != block.prefix_len())
+        {
+            let (severity, should) = match known {
+                Known::Given => (Severity::Warning, "blocks are to be"),
+                Known::Inferred => (Severity::Info, "most blocks are"),
+            };
+            let message = format!(
+                "block {block} of node {name} is a /{}, {should} /{mask}",
+                block.prefix_len()
+            );
+            findings.push(finding(
+                Code::WrongSizePodCidr,
+                severity,
+                message,
+                ANOTHER_BLOCK,
+            ));
+        }
+        if let Some(services) = expected.services.overlapping(&block) {
+            let message =
+                format!("block {block} of node {name} overlaps the service range {services}");
+            findings.push(finding(
+                Code::ServiceRangeOverlap,
+                Severity::Error,
+                message,
+                ANOTHER_BLOCK,
+            ));
+        }
+    }
+    if let Some((severity, message)) = families(node, expected) {
+        findings.push(finding(
+            Code::WrongFamilyPodCidr,
+            severity,
+            message,
+            ANOTHER_BLOCK,
+        ));
+    }
+    findings
+}
+
+/// Only a list makes a mismatch: very old clusters had `spec.podCIDR` alone.
+fn mismatch(node: &Node) -> Option<String> {
+    let first = node.pod_cidrs.first()?;
+    let same = match (parse_cidr(first), parse_cidr(&node.pod_cidr)) {
+        (Ok(first), Ok(single)) => first.trunc() == single.trunc(),
+        _ => *first == node.pod_cidr,
+    };
+    let Node { name, pod_cidr, .. } = node;
+    (!same).then(|| match pod_cidr.as_str() {
+        "" => format!("node {name} has spec.podCIDRs[0] {first} and no spec.podCIDR"),
+        _ => format!("node {name} has spec.podCIDR {pod_cidr} and spec.podCIDRs[0] {first}"),
+    })
+}
+
+fn families(node: &Node, expected: &Expected) -> Option<(Severity, String)> {
+    let name = &node.name;
+    let has: Vec<Family> = node.blocks().iter().map(Family::of).collect();
+    if let Some(twice) = [Family::V4, Family::V6]
+        .into_iter()
+        .find(|family| has.iter().filter(|each| *each == family).count() > 1)
+    {
+        return Some((
+            Severity::Error,
+            format!("node {name} has more than one {twice} block"),
+        ));
+    }
+    let (families, known) = expected.families.as_ref()?;
+    let (severity, who) = match known {
+        Known::Given => (Severity::Error, "the cluster has"),
+        Known::Inferred => (Severity::Warning, "most nodes have"),
+    };
+    let stray = has.iter().find(|family| !families.contains(family));
+    let lacking = families.iter().find(|family| !has.contains(family));
+    let wanted: Vec<_> = families.iter().collect();
+    // A text that is no block may be the one that is lacking; it has a finding of its own.
+    match (stray, lacking) {
+        (Some(family), _) => Some((
+            severity,
+            format!(
+                "node {name} has an {family} block; {who} {}",
+                Listed(&wanted)
+            ),
+        )),
+        (None, Some(family)) if !has.is_empty() => Some((
+            severity,
+            format!(
+                "node {name} has no {family} block; {who} {}",
+                Listed(&wanted)
+            ),
+        )),
+        _ => None,
+    }
+}

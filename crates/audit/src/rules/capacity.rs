@@ -1,0 +1,123 @@
+//! How many pods the addresses serve, of a node and of the whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use podplane_ipam::audit::Pod;
+
+use super::{Listed, node as node_object, pod as pod_object};
+use crate::{
+    dump::Dump,
+    finding::{Code, Finding, Severity},
+    summary::Summary,
+};
+
+/// From which share of its addresses on a node is nearly full, in hundredths.
+const NEAR: u64 = 90;
+
+/// Nodes that are over (which the invariants say) or near their capacity, or on which pods wait for an address.
+pub(super) fn of_nodes(
+    dump: &Dump,
+    used: &BTreeMap<&str, u64>,
+    over: &BTreeSet<String>,
+) -> Vec<Finding> {
+    let waiting = waiting(dump);
+    let nodes = dump.world.nodes.iter().filter_map(|node| {
+        let name = node.name.as_str();
+        let waiting = waiting.get(name).map(Vec::as_slice).unwrap_or_default();
+        let used = used.get(name).copied().unwrap_or_default();
+        let wait = match waiting.len() {
+            0 => String::new(),
+            1 => "; 1 of them waits for one".into(),
+            count => format!("; {count} of them wait for one"),
+        };
+        let capacity = node.ip_capacity;
+        let (severity, repair) = match capacity {
+            Some(_) if over.contains(name) => (
+                Severity::Error,
+                "delete pods of the node, so that their owners make others elsewhere; cordon it until they have, or let the scheduler count addresses",
+            ),
+            // Of nothing, nothing is left.
+            Some(capacity) if u128::from(used) * 100 >= u128::from(capacity) * u128::from(NEAR) => (
+                Severity::Warning,
+                "let fewer pods run on it (--max-pods), or give the node a larger block",
+            ),
+            Some(_) if !waiting.is_empty() => (
+                Severity::Info,
+                "if they still wait in a minute, look at the events of the pods: it is not for want of addresses",
+            ),
+            None if !waiting.is_empty() => (
+                Severity::Warning,
+                "give the node a block: --repair DIR writes how",
+            ),
+            Some(_) | None => return None,
+        };
+        let has = counted(capacity.unwrap_or_default(), "address", "addresses");
+        let message = format!("node {name} has {has} for {}{wait}", pods(used));
+        let waiting = waiting.iter().map(|pod| format!("Pod/{}/{}", pod.namespace, pod.name));
+        let mut objects: Vec<_> = waiting.chain([node_object(name)]).collect();
+        objects.sort_unstable();
+        Some(Finding {
+            code: Code::IpCapacity,
+            severity,
+            objects,
+            message,
+            repair: repair.into(),
+        })
+    });
+    nodes.collect()
+}
+
+fn pods(count: u64) -> String {
+    counted(count, "pod", "pods")
+}
+
+fn counted(count: u64, one: &str, several: &str) -> String {
+    let noun = if count == 1 { one } else { several };
+    format!("{count} {noun}")
+}
+
+/// Pods that wait for an address, by their node.
+fn waiting(dump: &Dump) -> BTreeMap<&str, Vec<&Pod>> {
+    let mut waiting = BTreeMap::<&str, Vec<&Pod>>::new();
+    let pods = dump
+        .world
+        .pods
+        .iter()
+        .filter(|pod| pod.uses_pod_network() && pod.ips.is_empty());
+    for pod in pods {
+        if let Some(node) = &pod.node {
+            waiting.entry(node).or_default().push(pod);
+        }
+    }
+    waiting
+}
+
+/// Pods that no node has an address for, and ranges without a free block.
+pub(super) fn of_cluster(dump: &Dump, summary: &Summary) -> Vec<Finding> {
+    let full = summary
+        .blocks
+        .iter()
+        .filter(|blocks| blocks.free == 0)
+        .map(|blocks| Finding {
+            code: Code::IpCapacity,
+            severity: Severity::Info,
+            objects: Vec::new(),
+            message: format!(
+                "no block of {} is free: all {} of /{} are taken",
+                blocks.range, blocks.total, blocks.node_mask
+            ),
+            repair: "the next node gets no block: plan a larger range before it comes".into(),
+        });
+    let starved = (!dump.starved.is_empty()).then(|| Finding {
+        code: Code::IpCapacity,
+        severity: Severity::Warning,
+        objects: dump.starved.iter().map(pod_object).collect(),
+        message: format!(
+            "no node has a free address for {}: {}",
+            pods(dump.starved.len() as u64),
+            Listed(&dump.starved)
+        ),
+        repair: "add nodes, or delete pods".into(),
+    });
+    full.chain(starved).collect()
+}

@@ -1,0 +1,169 @@
+//! The numbers of the whole cluster.
+
+use std::collections::BTreeMap;
+
+use podplane_ipam::{ServiceRanges, free_runs};
+use serde::Serialize;
+
+use crate::{
+    dump::Dump,
+    expected::Expected,
+    finding::{Finding, Severity},
+};
+
+/// The numbers of the whole cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// The pods, by what they want of the network.
+    pub pods: Pods,
+    /// The addresses of all blocks.
+    pub addresses: Addresses,
+    /// The cluster CIDRs, if they are known.
+    pub blocks: Vec<Blocks>,
+    /// How many findings there are of each severity.
+    pub findings: BTreeMap<&'static str, usize>,
+    /// For each code, whether it was checked: `on`, `inferred: …` or `off: …`.
+    pub checks: BTreeMap<&'static str, String>,
+}
+
+/// The pods, by what they want of the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pods {
+    /// All of them.
+    pub total: usize,
+    /// Failed or Succeeded: their addresses are history.
+    pub finished: usize,
+    /// On their node's network.
+    pub host_network: usize,
+    /// On a node, and with an address of their own.
+    pub with_address: usize,
+    /// On a node, and without an address yet.
+    pub waiting_for_address: usize,
+    /// On no node yet.
+    pub unscheduled: usize,
+    /// Of those, the ones that no node has an address for.
+    pub starved: usize,
+}
+
+/// The addresses of all blocks. They saturate: an IPv6 block has more than anybody counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Addresses {
+    /// How many pods the nodes have addresses for.
+    pub capacity: u64,
+    /// How many live pods on nodes need one.
+    pub used: u64,
+    /// What is left, counted for each node.
+    pub free: u64,
+}
+
+/// A cluster CIDR in blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocks {
+    /// The cluster CIDR.
+    pub range: String,
+    /// The length of a block.
+    pub node_mask: u8,
+    /// How many there are.
+    pub total: u64,
+    /// Those that a service range touches.
+    pub reserved: u64,
+    /// Those that a node's block of any size touches, and no service range does.
+    pub used: u64,
+    /// Those that can be given.
+    pub free: u64,
+}
+
+impl Summary {
+    pub(crate) fn new(
+        dump: &Dump,
+        expected: &Expected,
+        used: &BTreeMap<&str, u64>,
+        checks: BTreeMap<&'static str, String>,
+    ) -> Self {
+        Self {
+            nodes: dump.nodes.len(),
+            pods: pods(dump),
+            addresses: addresses(dump, used),
+            blocks: blocks(dump, expected),
+            findings: BTreeMap::new(),
+            checks,
+        }
+    }
+
+    pub(crate) fn count(&mut self, findings: &[Finding]) {
+        let of = |severity| {
+            findings
+                .iter()
+                .filter(|finding| finding.severity == severity)
+                .count()
+        };
+        let counted = Severity::ALL.map(|severity| (severity.as_str(), of(severity)));
+        self.findings = counted.into();
+    }
+}
+
+fn pods(dump: &Dump) -> Pods {
+    let mut pods = Pods {
+        total: dump.world.pods.len(),
+        starved: dump.starved.len(),
+        ..Pods::default()
+    };
+    for pod in &dump.world.pods {
+        let kind = match pod {
+            pod if pod.finished => &mut pods.finished,
+            pod if pod.host_network => &mut pods.host_network,
+            pod if pod.node.is_none() => &mut pods.unscheduled,
+            pod if pod.ips.is_empty() => &mut pods.waiting_for_address,
+            _ => &mut pods.with_address,
+        };
+        *kind += 1;
+    }
+    pods
+}
+
+fn addresses(dump: &Dump, used: &BTreeMap<&str, u64>) -> Addresses {
+    let mut sum = Addresses::default();
+    for node in &dump.world.nodes {
+        let used = used.get(node.name.as_str()).copied().unwrap_or_default();
+        let capacity = node.ip_capacity.unwrap_or_default();
+        sum.used += used;
+        sum.capacity = sum.capacity.saturating_add(capacity);
+        sum.free = sum.free.saturating_add(capacity.saturating_sub(used));
+    }
+    sum
+}
+
+fn blocks(dump: &Dump, expected: &Expected) -> Vec<Blocks> {
+    let services = || ServiceRanges::as_slice(&expected.services).iter().copied();
+    let claims = || {
+        dump.world
+            .nodes
+            .iter()
+            .flat_map(|node| node.pod_cidrs.iter().copied())
+    };
+    let count = |runs: Vec<std::ops::RangeInclusive<u64>>| {
+        runs.iter()
+            .map(|run| run.end() - run.start() + 1)
+            .sum::<u64>()
+    };
+    let of_range = |range: podplane_ipam::ClusterRange| {
+        let total = range.blocks();
+        let unreserved = count(free_runs(&range, services()));
+        let free = count(free_runs(&range, services().chain(claims())));
+        Blocks {
+            range: range.cidr().to_string(),
+            node_mask: range.node_mask(),
+            total,
+            reserved: total - unreserved,
+            used: unreserved - free,
+            free,
+        }
+    };
+    expected.blocks().map(of_range).collect()
+}

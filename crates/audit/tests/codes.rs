@@ -1,0 +1,92 @@
+//! What is found in small dumps, told from the dumps alone.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::{fs, path::Path};
+
+use podplane_audit::{Code, Dump, Expected, Flags, Keep, Report, audit};
+
+fn flags(text: &str) -> Flags {
+    let mut flags = Flags::default();
+    for flag in text.split_whitespace() {
+        let (name, value) = flag.split_once('=').unwrap();
+        let length = || Some(value.parse().unwrap());
+        match name {
+            "--cluster-cidr" => flags.cluster_cidr = Some(value.into()),
+            "--service-cidr" => flags.service_cidr = Some(value.into()),
+            "--node-cidr-mask-size" => flags.node_cidr_mask_size = length(),
+            "--node-cidr-mask-size-ipv4" => flags.node_cidr_mask_size_ipv4 = length(),
+            "--node-cidr-mask-size-ipv6" => flags.node_cidr_mask_size_ipv6 = length(),
+            _ => panic!("{flag}"),
+        }
+    }
+    flags
+}
+
+/// In a comment of YAML, or in a field of JSON that nobody knows.
+fn flags_in(text: &str) -> &str {
+    let first = text.lines().next().unwrap();
+    let field = first
+        .split_once("\"flags\": \"")
+        .map(|(_, rest)| rest.split('"').next().unwrap());
+    field
+        .or_else(|| first.strip_prefix('#'))
+        .unwrap_or_default()
+}
+
+fn report(text: &str, flag: &str, keep: Keep) -> Report {
+    let mut dump = Dump::new(keep);
+    dump.read(text.as_bytes()).unwrap();
+    let expected = Expected::new(&flags(flag), &dump).unwrap();
+    audit(&dump, &expected)
+}
+
+fn lines(report: &Report) -> String {
+    let lines = report.findings.iter().map(|finding| {
+        let objects = finding.objects.iter().map(|object| format!(" {object}"));
+        let objects: String = objects.collect();
+        format!(
+            "{} {}{objects}: {}\n",
+            finding.severity, finding.code, finding.message
+        )
+    });
+    lines.collect()
+}
+
+#[test]
+fn every_dump_gives_what_is_written_beside_it() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let mut seen = Vec::new();
+    let mut wrong = Vec::new();
+    for entry in fs::read_dir(data).unwrap() {
+        let path = entry.unwrap().path();
+        if !path
+            .extension()
+            .is_some_and(|extension| extension == "yaml" || extension == "json")
+        {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let report = report(&text, flags_in(&text), Keep::Fields);
+        let want = fs::read_to_string(path.with_extension("want")).unwrap_or_default();
+        if lines(&report) != want {
+            wrong.push(format!("{}:\n{}", path.display(), lines(&report)));
+        }
+        // A repair reads whole nodes, and finds the same.
+        assert_eq!(
+            lines(&self::report(&text, flags_in(&text), Keep::Nodes)),
+            lines(&report)
+        );
+        seen.extend(report.findings.iter().map(|finding| finding.code));
+        assert!(
+            report
+                .findings
+                .iter()
+                .all(|finding| !finding.repair.is_empty())
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for code in Code::ALL {
+        assert!(seen.contains(&code), "no dump has {code}");
+    }
+}
