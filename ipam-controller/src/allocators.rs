@@ -10,7 +10,8 @@ use podplane_telemetry::tasks::TaskError;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudConfig, CloudController};
-use crate::controller::{Known, RangeController};
+use crate::controller::{Known, Options, RangeController};
+use crate::metrics::Metrics;
 use crate::{Config, RunError};
 
 /// `--cidr-allocator-type`.
@@ -70,29 +71,34 @@ pub(crate) struct Parts {
     pub(crate) pods: Cache<Pod>,
     pub(crate) events: EventRecorder,
     pub(crate) known: Arc<Known>,
+    pub(crate) metrics: Metrics,
 }
 
 /// The allocator that the flags ask for, its own flags understood.
 #[derive(Debug)]
 pub(crate) enum Chosen {
     /// Also without `--allocate-node-cidrs`: then it has no range, and only knows which node has what.
-    Range(RangeConfig),
+    Range(RangeConfig, Options),
     /// Beside one that only knows.
-    Cloud(CloudConfig),
+    Cloud(CloudConfig, Options),
 }
 
 impl Chosen {
     pub(crate) fn new(config: &Config) -> Result<Self, RunError> {
+        let options = Options {
+            release_delay: config.release_delay,
+            batch: config.assign_batch_size.into(),
+        };
         if !config.allocate_node_cidrs {
-            return Ok(Self::Range(config.ranges()?));
+            return Ok(Self::Range(config.ranges()?, options));
         }
         match config.cidr_allocator_type {
-            AllocatorType::RangeAllocator => Ok(Self::Range(config.ranges()?)),
+            AllocatorType::RangeAllocator => Ok(Self::Range(config.ranges()?, options)),
             AllocatorType::MultiCidrRangeAllocator => Err(RunError::NotServed),
             AllocatorType::CloudAllocator => {
                 let endpoint = config.cloud_endpoint.clone().ok_or(RunError::NoCloud)?;
                 let config = CloudConfig::new(endpoint, &config.range_flags())?;
-                Ok(Self::Cloud(config))
+                Ok(Self::Cloud(config, options))
             }
         }
     }
@@ -100,7 +106,7 @@ impl Chosen {
     /// Tells what the flags mean, where that may surprise.
     pub(crate) fn announce(&self) {
         match self {
-            Self::Range(ranges) => {
+            Self::Range(ranges, _) => {
                 for notice in &ranges.notices {
                     tracing::warn!(%notice, "unexpected in the flags");
                 }
@@ -119,23 +125,28 @@ impl Chosen {
         stop: CancellationToken,
     ) -> BoxFuture<'static, Result<(), TaskError>> {
         match self {
-            Self::Range(config) => {
-                let controller = RangeController { config, parts };
-                Box::pin(async move {
-                    controller.run(stop).await;
-                    Ok(())
-                })
+            Self::Range(config, options) => {
+                let controller = RangeController {
+                    config,
+                    options,
+                    parts,
+                };
+                Box::pin(controller.run(stop))
             }
-            Self::Cloud(config) => Box::pin(async move {
+            Self::Cloud(config, options) => Box::pin(async move {
                 let (client, nodes) = (parts.client.clone(), parts.nodes.clone());
                 let cloud = CloudController::new(&config, client, nodes, parts.events.clone())?;
                 // Blocks drain as with any allocator.
                 let knowing = RangeController {
                     config: RangeConfig::none(),
+                    options,
                     parts,
                 };
-                tokio::join!(knowing.run(stop.clone()), cloud.run(stop));
-                Ok(())
+                let cloud = async {
+                    cloud.run(stop.clone()).await;
+                    Ok(())
+                };
+                tokio::try_join!(knowing.run(stop.clone()), cloud).map(drop)
             }),
         }
     }

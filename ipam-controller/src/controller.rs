@@ -1,27 +1,42 @@
-//! The range allocator's loop: observe nodes and pods, plan, assign, report.
+//! The range allocator's shell: changes of nodes and pods are taken in and name nodes to look at; workers look at them and make the calls.
+//!
+//! What is decided is decided by [`Allocator`], under a lock that is never held while something is waited for. A node's name is with one worker at a time, so a slow
+//! or lost answer holds back its own node and no other.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+mod calls;
+mod report;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::future::{join_all, try_join_all};
 use podplane_api::{
     Object, ObjectKey,
     core::{Node, Pod},
-    meta::ObjectMeta,
+    jiff::Timestamp,
     pod_ips,
 };
-use podplane_client::{Api, ApiError, Change, Reason, WorkQueue, answered, events::EventType};
-use podplane_ipam::{NodeBlocks, RangeConfig};
-use podplane_proto::error::FieldViolation;
+use podplane_client::{ApiError, Change, Reason, WorkQueue, answered};
+use podplane_ipam::RangeConfig;
+use podplane_proto::ipam as wire;
+use podplane_telemetry::tasks::TaskError;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocators::Parts;
 use crate::gc::node_of;
-use crate::plan::{Allocator, Assignment, NodeView, Plan, PodView, Remains};
+use crate::plan::{Allocator, NodeView, Outcome, Phase, PodView, Record, Standing};
 
-/// Assignments under way at once; the reference has 30 workers.
+/// Nodes that are served at once; the reference has 30 workers.
 const WORKERS: usize = 30;
+/// How often the records are read, whatever happens.
+const LOOK: Duration = Duration::from_secs(30);
+/// How often they are read while a node waits for a block that sandboxes of a gone one still hold: the kubelet tells the server when they do not.
+const PRESSED_LOOK: Duration = Duration::from_secs(2);
+/// Refused calls that come together share one reading.
+const GATHER: Duration = Duration::from_millis(50);
 
 /// What the controller knows about blocks, for others to read; empty until the first lists are taken in.
 #[derive(Debug, Default)]
@@ -29,237 +44,246 @@ pub(crate) struct Known(OnceLock<Mutex<Allocator>>);
 
 impl Known {
     /// The answer to a question, if there is one yet.
-    pub(crate) fn read<T>(&self, question: impl FnOnce(&NodeBlocks) -> T) -> Option<T> {
+    pub(crate) fn read<T>(&self, question: impl FnOnce(&Allocator) -> T) -> Option<T> {
         let allocator = self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(question(allocator.blocks()))
-    }
-
-    /// Held only for a decision, never while waiting.
-    fn decide<T>(&self, decision: impl FnOnce(&mut Allocator) -> T) -> Option<T> {
-        let mut allocator = self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(decision(&mut allocator))
+        Some(question(&allocator))
     }
 }
 
-enum Trigger {
-    Node(Change<Node>),
-    Pod(Change<Pod>),
-    Retry(String),
+/// How the allocator works, beside its ranges.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) release_delay: Duration,
+    /// Nodes that one call gives blocks to, at most.
+    pub(crate) batch: usize,
 }
 
-/// What the loop works with.
+/// Who leads now is somebody else: nothing may be written any more.
+#[derive(Debug, thiserror::Error)]
+#[error("another controller leads")]
+struct Lost(#[source] ApiError);
+
+/// What the shell works with.
 #[derive(Debug)]
 pub(crate) struct RangeController {
     pub(crate) config: RangeConfig,
+    pub(crate) options: Options,
     pub(crate) parts: Parts,
+}
+
+/// The shell, once all that must be known is known.
+#[derive(Debug)]
+struct Shell {
+    options: Options,
+    parts: Parts,
+    queue: std::sync::Arc<WorkQueue<String>>,
+    /// The records should be read.
+    stale: Notify,
 }
 
 impl RangeController {
     /// Runs until `stop`.
-    pub(crate) async fn run(self, stop: CancellationToken) {
-        // Before all nodes and pods are known, any block may be in use.
-        let synced = async { tokio::join!(self.parts.nodes.synced(), self.parts.pods.synced()) };
-        if stop.run_until_cancelled(synced).await.is_none() {
-            return;
+    ///
+    /// # Errors
+    ///
+    /// Another controller leads.
+    pub(crate) async fn run(self, stop: CancellationToken) -> Result<(), TaskError> {
+        // Calls cut off by the end are in doubt; the next process begins with lists of what they did.
+        match stop.run_until_cancelled(self.work()).await {
+            None => Ok(()),
+            Some(Err(lost)) => Err(lost.into()),
+            Some(Ok(never)) => match never {},
         }
-        let (mut nodes, mut pods) = (self.parts.nodes.subscribe(), self.parts.pods.subscribe());
-        let mut allocator = Allocator::new(&self.config);
-        let first = allocator.plan(
+    }
+
+    async fn work(self) -> Result<Infallible, Lost> {
+        let Self {
+            config,
+            options,
+            parts,
+        } = self;
+        // Before all nodes and pods are known, any block may be in use.
+        tokio::join!(parts.nodes.synced(), parts.pods.synced());
+        let (mut nodes, mut pods) = (parts.nodes.subscribe(), parts.pods.subscribe());
+        let shell = Shell {
+            options,
+            queue: parts.metrics.queue(),
+            parts,
+            stale: Notify::new(),
+        };
+        let mut allocator = Allocator::new(&config, shell.options.release_delay);
+        let records = shell.records_at_last().await;
+        let first = allocator.observe(
             batch(None, || nodes.try_next(), observed),
             batch(None, || pods.try_next(), observed_pod),
         );
-        if self.parts.known.0.set(Mutex::new(allocator)).is_err() {
-            tracing::error!("blocks were known before the first list");
-            return;
+        let taken = allocator.take_in(records);
+        // A process that leads again begins anew, with what it has found now.
+        match shell.parts.known.0.get() {
+            None => drop(shell.parts.known.0.set(Mutex::new(allocator))),
+            Some(known) => *known.lock().unwrap_or_else(PoisonError::into_inner) = allocator,
         }
-        let retries = WorkQueue::default();
-        let mut plan = Some(first);
-        while let Some(next) = plan {
-            // Calls cut off by the end are in doubt; the next process begins with a list of what they did.
-            if stop
-                .run_until_cancelled(self.carry_out(next, &retries))
-                .await
-                .is_none()
-            {
-                return;
+        shell.tell(first);
+        shell.tell(taken);
+        let observing = async {
+            loop {
+                // A change is taken only when it is returned, so losing a wait loses nothing.
+                let (node, pod) = tokio::select! {
+                    change = nodes.next() => (Some(change), None),
+                    change = pods.next() => (None, Some(change)),
+                };
+                let nodes = batch(node, || nodes.try_next(), observed);
+                // What is known of pods counts before a block is free.
+                let pods = batch(pod, || pods.try_next(), observed_pod);
+                shell.learn(|allocator| allocator.observe(nodes, pods));
+                // Changes come faster than they are taken in at the start; workers have their turn too.
+                tokio::task::yield_now().await;
             }
-            // A change or a name is taken only when it is returned, so losing a wait loses nothing.
-            let trigger = tokio::select! {
-                () = stop.cancelled() => return,
-                change = nodes.next() => Trigger::Node(change),
-                change = pods.next() => Trigger::Pod(change),
-                node = retries.get() => Trigger::Retry(node),
-            };
-            plan = match trigger {
-                Trigger::Node(change) => {
-                    let nodes = batch(Some(change), || nodes.try_next(), observed);
-                    // What is known of pods counts before a block is free.
-                    let pods = batch(None, || pods.try_next(), observed_pod);
-                    self.parts
-                        .known
-                        .decide(|allocator| allocator.plan(nodes, pods))
-                }
-                Trigger::Pod(change) => {
-                    let pods = batch(Some(change), || pods.try_next(), observed_pod);
-                    self.parts
-                        .known
-                        .decide(|allocator| allocator.plan(BTreeMap::new(), pods))
-                }
-                Trigger::Retry(node) => stop
-                    .run_until_cancelled(self.plan_again(node, &retries))
-                    .await
-                    .flatten(),
-            };
+        };
+        let working = try_join_all((0..WORKERS).map(|_| shell.serve()));
+        tokio::select! {
+            never = observing => never,
+            never = shell.keep_reading() => never,
+            ended = working => match ended {
+                Ok(_) => std::future::pending().await,
+                Err(lost) => Err(lost),
+            },
         }
     }
+}
 
-    /// Reads `node`, and every other that is due for it, from the server, and plans from that.
-    async fn plan_again(&self, node: String, retries: &WorkQueue<String>) -> Option<Plan> {
-        let more = std::iter::from_fn(|| retries.get().now_or_never());
-        let due: Vec<String> = std::iter::once(node).chain(more).collect();
-        let reads = stream::iter(due).map(|node| async {
-            let read = answered(self.api().get(&node)).await;
-            retries.done(&node);
-            match read {
-                Ok(found) => Some((node, view(&found))),
-                // The watch will tell that it is gone, and what is in its place.
-                Err(error) if error.is_not_found() => {
-                    retries.forget(&node);
-                    None
-                }
-                Err(error) => {
-                    tracing::debug!(node, %error, "node not read; trying again");
-                    retries.add_rate_limited(node);
-                    None
-                }
+impl Shell {
+    /// Held only for a decision, never while waiting.
+    fn decide<T>(&self, decision: impl FnOnce(&mut Allocator) -> T) -> T {
+        let known = self.parts.known.0.get();
+        let known = known.expect("it is filled before the shell works");
+        let mut allocator = known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.parts.metrics.count(&mut allocator, decision)
+    }
+
+    /// Takes something in, tells of it and has the nodes looked at that it concerns.
+    fn learn(&self, decision: impl FnOnce(&mut Allocator) -> Outcome) {
+        let outcome = self.decide(decision);
+        self.tell(outcome);
+    }
+
+    async fn records(&self) -> Result<Vec<Record>, ApiError> {
+        match answered(self.parts.client.blocks().list()).await {
+            Ok(listed) => Ok(listed.blocks.iter().filter_map(record).collect()),
+            Err(error) if is_not_served(&error) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn records_at_last(&self) -> Vec<Record> {
+        loop {
+            match self.records().await {
+                Ok(records) => return records,
+                Err(error) => tracing::warn!(%error, "node blocks not listed; trying again"),
             }
-        });
-        let live: BTreeMap<String, NodeView> = reads
-            .buffer_unordered(WORKERS)
-            .filter_map(std::future::ready)
-            .collect()
-            .await;
-        self.parts.known.decide(|allocator| allocator.retry(live))
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
-    async fn carry_out(&self, plan: Plan, retries: &WorkQueue<String>) {
-        self.report(&plan);
-        plan.draining
-            .iter()
-            .chain(&plan.released)
-            .for_each(|remains| retries.forget(&remains.node));
-        let calls = stream::iter(plan.assign).map(|assignment| self.assign(assignment, retries));
-        calls.buffer_unordered(WORKERS).collect::<()>().await;
+    /// Reads the records now and then, and soon after a call was refused.
+    async fn keep_reading(&self) -> Result<Infallible, Lost> {
+        loop {
+            let wait = match self.decide(|allocator| allocator.is_pressed()) {
+                true => PRESSED_LOOK,
+                false => LOOK,
+            };
+            // Losing either wait loses nothing: the records are read after both.
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.stale.notified() => tokio::time::sleep(GATHER).await,
+            }
+            match self.records().await {
+                Ok(records) => self.learn(|allocator| allocator.take_in(records)),
+                Err(error) => tracing::warn!(%error, "node blocks not listed; trying again"),
+            }
+            self.parts.metrics.sample();
+        }
     }
 
-    async fn assign(&self, assignment: Assignment, retries: &WorkQueue<String>) {
-        let Assignment {
-            node,
-            uid,
-            resource_version,
-            pod_cidrs,
-        } = &assignment;
-        let cidrs: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
-        match answered(
-            self.api()
-                .assign_pod_cidrs(node, uid, resource_version, &cidrs),
-        )
-        .await
+    /// One worker.
+    async fn serve(&self) -> Result<Infallible, Lost> {
+        loop {
+            let name = self.queue.get().await;
+            let mut names = vec![name];
+            if self.options.batch > 1 && self.queue.failures(&names[0]) == 0 {
+                names.extend(self.queue.take_fresh(self.options.batch - 1));
+            }
+            let ended = self.look_at(&names).await;
+            names.iter().for_each(|name| self.queue.done(name));
+            ended?;
+        }
+    }
+
+    async fn look_at(&self, names: &[String]) -> Result<(), Lost> {
+        if let [name] = names
+            && self.queue.failures(name) > 0
+            && !self.reread(name).await
         {
-            Ok(_) => {
-                tracing::info!(
-                    node,
-                    uid,
-                    pod_cidrs = cidrs.join(","),
-                    "assigned node block"
-                );
-                self.parts
-                    .known
-                    .decide(|allocator| allocator.confirm(&assignment));
-                retries.forget(node);
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        let mut assignments = Vec::new();
+        let mut updates = Vec::new();
+        let mut conditions = Vec::new();
+        for name in names {
+            let (work, outcome) = self.decide(|allocator| allocator.work(name, now));
+            self.tell(outcome);
+            if let Some(starved) = &work.starved {
+                self.starved(starved);
             }
-            // Its blocks are free again when the watch tells the same.
-            Err(error) if error.is_not_found() => {
-                tracing::debug!(node, uid, "node gone before it had a block")
+            if let Some(again) = work.again {
+                let wait = Duration::try_from(again.duration_since(now)).unwrap_or_default();
+                self.queue.add_after(name.clone(), wait);
             }
-            Err(error) if refuses_blocks(&error) => {
-                tracing::warn!(node, uid, pod_cidrs = cidrs.join(","), %error, "node block refused; trying another");
-                self.parts
-                    .known
-                    .decide(|allocator| allocator.refused(&assignment));
-                retries.add_rate_limited(node.clone());
+            if work.assign.is_none() && work.updates.is_empty() && work.condition.is_none() {
+                self.queue.forget(name);
             }
-            Err(error) => {
-                // A node changes often in its first moments, so a conflict is nothing unusual.
-                if error.is_conflict() {
-                    tracing::debug!(node, uid, %error, "node changed; trying again");
-                } else {
-                    tracing::warn!(node, uid, %error, "node block not assigned; trying again");
+            assignments.extend(work.assign);
+            updates.extend(work.updates);
+            conditions.extend(work.condition.map(|condition| (name.clone(), condition)));
+        }
+        self.assign(assignments).await?;
+        self.update(updates).await?;
+        let conditions = conditions
+            .into_iter()
+            .map(|(name, (uid, verdict))| self.set_condition(name, uid, verdict));
+        join_all(conditions).await.into_iter().collect()
+    }
+
+    /// Reads a node whose last call did not come through. Returns whether it can be looked at.
+    async fn reread(&self, name: &str) -> bool {
+        match answered(self.parts.client.all::<Node>().get(name)).await {
+            Ok(found) => {
+                let taken = self.decide(|allocator| allocator.reread(name, view(&found)));
+                match taken {
+                    Some(outcome) => {
+                        self.tell(outcome);
+                        return true;
+                    }
+                    // The watch will tell that this is another.
+                    None => tracing::debug!(node = name, "node made again; waiting for the watch"),
                 }
-                retries.add_rate_limited(node.clone());
             }
+            // The watch will tell that it is gone. What it has left may be what is to be looked at.
+            Err(error) if error.is_not_found() => return true,
+            Err(error) => tracing::debug!(node = name, %error, "node not read; trying again"),
         }
-    }
-
-    fn report(&self, plan: &Plan) {
-        let told = |remains: &Remains, what: &str| {
-            let cidrs: Vec<String> = remains.pod_cidrs.iter().map(ToString::to_string).collect();
-            tracing::info!(
-                node = remains.node,
-                uid = remains.uid,
-                pod_cidrs = cidrs.join(","),
-                "{what}"
-            );
-        };
-        for remains in &plan.draining {
-            told(remains, "node block in use by pods of a node that is gone");
-        }
-        for remains in &plan.released {
-            told(remains, "released node block");
-        }
-        for starved in &plan.starved {
-            tracing::warn!(node = starved.node, uid = starved.uid, error = %starved.error, "no block for node");
-            // The reference's words.
-            let message = format!("Node {} status is now: CIDRNotAvailable", starved.node);
-            self.event(&starved.node, &starved.uid, "CIDRNotAvailable", message);
-        }
-        for foreign in &plan.foreign {
-            tracing::warn!(node = foreign.node, uid = foreign.uid, problem = %foreign.problem, "node block kept as foreign");
-            let message = format!(
-                "{}; the block is kept, and nothing else is given there",
-                foreign.problem
-            );
-            self.event(&foreign.node, &foreign.uid, "ForeignPodCIDR", message);
-        }
-    }
-
-    fn api(&self) -> Api<Node> {
-        self.parts.client.all()
-    }
-
-    fn event(&self, node: &str, uid: &str, reason: &'static str, message: String) {
-        let metadata = ObjectMeta {
-            name: Some(node.to_owned()),
-            uid: Some(uid.to_owned()),
-            ..ObjectMeta::default()
-        };
-        let about = Node {
-            metadata,
-            ..Node::default()
-        };
-        self.parts
-            .events
-            .record(&about, EventType::Warning, reason, "", message);
+        self.queue.add_rate_limited(name.to_owned());
+        false
     }
 }
 
-/// Whether it is the blocks that the server does not take, and not something else of the node.
-fn refuses_blocks(error: &ApiError) -> bool {
-    let of_blocks = |violation: &FieldViolation| violation.field.starts_with("spec.podCIDRs");
-    error.reason == Reason::Invalid && error.fields.iter().any(of_blocks)
+/// Whether the server keeps no records that could be read or changed; then there is nothing to wait for.
+fn is_not_served(error: &ApiError) -> bool {
+    error.reason == Reason::BadRequest
 }
 
-/// What has changed by now, the last word on each object.
+/// What changed by now, the last word on each object.
 fn batch<K: Object, Key: Ord, View>(
     first: Option<Change<K>>,
     next: impl FnMut() -> Option<Change<K>>,
@@ -290,7 +314,7 @@ fn live(pod: &Pod) -> Option<PodView> {
         .iter()
         .flat_map(|status| status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()));
     let single = status.and_then(|status| status.pod_ip.as_deref());
-    let addresses: BTreeSet<IpAddr> = listed
+    let addresses: std::collections::BTreeSet<std::net::IpAddr> = listed
         .chain(single)
         .filter_map(|ip| ip.parse().ok())
         .collect();
@@ -324,5 +348,26 @@ fn view(node: &Node) -> NodeView {
             .or_else(|| single().map(|cidr| vec![cidr]))
             .unwrap_or_default(),
         deleting: node.is_deleting(),
+        condition: crate::condition::of(node),
     }
+}
+
+/// The record of a node's block, as the store has it; nothing for a service range.
+fn record(block: &wire::Block) -> Option<Record> {
+    let until = || block.until.parse::<Timestamp>().ok();
+    let standing = match block.state() {
+        wire::BlockState::Assigned => Standing::Assigned,
+        wire::BlockState::Foreign => Standing::Foreign,
+        wire::BlockState::Draining => Standing::Gone(Phase::Draining(until())),
+        wire::BlockState::Quarantined => {
+            Standing::Gone(Phase::Quarantined(until().unwrap_or(Timestamp::MIN)))
+        }
+        wire::BlockState::Reserved | wire::BlockState::Unspecified => return None,
+    };
+    Some(Record {
+        net: podplane_ipam::parse_cidr(&block.cidr).ok()?,
+        node: block.node_name.clone(),
+        uid: block.node_uid.clone(),
+        standing,
+    })
 }

@@ -7,9 +7,13 @@
 
 mod allocators;
 mod cloud;
+mod condition;
 mod controller;
 mod gc;
+mod growth;
+mod metrics;
 pub mod orphans;
+mod overlaps;
 pub mod plan;
 mod service;
 
@@ -21,12 +25,15 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use podplane_api::core::{Node, Pod};
 use podplane_client::{
-    Client, Endpoint, EventRecorder, ListParams, endpoint::EndpointError, reflector,
+    Client, Endpoint, EventRecorder, ListParams,
+    endpoint::EndpointError,
+    leader::{LeaderElection, LeaderError},
+    reflector,
 };
 use podplane_ipam::{Compat, Notice, RangeConfigError, RangeFlags};
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_telemetry::{
-    Tasks,
+    Tasks, probes,
     server::{Listen, Listener, ServeError},
     tasks::{Ended, TaskError},
 };
@@ -35,6 +42,8 @@ use tonic::service::RoutesBuilder;
 
 pub use allocators::{AllocatorType, InvalidAllocatorType};
 
+/// The name of the election.
+const ELECTION: &str = "podplane-ipam-controller";
 /// The name under which the reference reports; tools look for it.
 const COMPONENT: &str = "cidrAllocator";
 
@@ -114,6 +123,27 @@ pub struct Config {
         default_value_t = 5
     )]
     pub orphan_quarantine: u32,
+    /// How long a block that nothing uses any more is kept back before another node may have it.
+    #[arg(
+        long,
+        env = "PODPLANE_RELEASE_DELAY",
+        value_name = "DURATION",
+        value_parser = humantime::parse_duration,
+        default_value = "0s"
+    )]
+    pub release_delay: Duration,
+    /// Nodes that one call gives blocks to, at most; 1: each has a call of its own.
+    #[arg(
+        long,
+        env = "PODPLANE_ASSIGN_BATCH_SIZE",
+        value_name = "NODES",
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+        default_value_t = 256
+    )]
+    pub assign_batch_size: u16,
+    /// The election.
+    #[command(flatten)]
+    pub leader_election: LeaderElection,
 }
 
 impl Config {
@@ -148,6 +178,9 @@ pub enum RunError {
     /// The apiserver's address or its TLS material.
     #[error("prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
+    /// The flags of the election.
+    #[error(transparent)]
+    Election(#[from] LeaderError),
     /// The address to listen on.
     #[error("start the server")]
     Listen(#[from] ServeError),
@@ -175,36 +208,60 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         listener.publish(path)?;
     }
 
+    let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let known = Arc::new(controller::Known::default());
+    let metrics = metrics::Metrics::new();
     let (nodes, follow_nodes) = reflector(client.all::<Node>(), ListParams::default());
     let (pods, follow_pods) = reflector(client.all::<Pod>(), ListParams::default());
-    let (events, write_events) = EventRecorder::new(client.clone(), COMPONENT, "");
-    let parts = allocators::Parts {
-        client: client.clone(),
-        nodes: nodes.clone(),
-        pods: pods.clone(),
-        events,
-        known: known.clone(),
+    let (events, write_events) = EventRecorder::new(client, COMPONENT, "");
+
+    let (synced_nodes, synced_pods) = (nodes.clone(), pods.clone());
+    let ready = move || {
+        vec![
+            ("nodes", synced_nodes.is_synced()),
+            ("pods", synced_pods.is_synced()),
+        ]
     };
-    let collector = gc::PodCollector {
-        client,
-        nodes,
-        pods,
-        quarantine: Duration::from_secs(config.orphan_quarantine.into()),
-    };
+    let http = probes::routes(metrics.registry(known.clone()), ready);
     let mut routes = RoutesBuilder::default();
-    routes.add_service(IpamServiceServer::new(service::Service::new(known)));
+    routes.add_service(IpamServiceServer::new(service::Service::new(known.clone())));
     let served = &[<IpamServiceServer<service::Service> as tonic::server::NamedService>::NAME];
+
+    // What only a leader does. Caches are kept while standing by, too.
+    let quarantine = Duration::from_secs(config.orphan_quarantine.into());
+    let end = stop.clone();
+    let leads = async move {
+        let led = candidate.lead(&end, |leading| {
+            let parts = allocators::Parts {
+                client: leading.client.clone(),
+                nodes: nodes.clone(),
+                pods: pods.clone(),
+                events,
+                known,
+                metrics,
+            };
+            let collector = gc::PodCollector {
+                client: leading.client,
+                nodes,
+                pods,
+                quarantine,
+            };
+            let collect = ended(collector.run(end.clone()));
+            let allocate = allocator.run(parts, end.clone());
+            async { tokio::try_join!(allocate, collect).map(drop) }
+        });
+        // Whoever leads no more ends, so that nothing that it has in mind is left.
+        led.await?.unwrap_or(Ok(()))
+    };
 
     let mut tasks = Tasks::new(stop.clone());
     tasks.spawn("node watch", until(stop.clone(), follow_nodes));
     tasks.spawn("pod watch", until(stop.clone(), follow_pods));
     tasks.spawn("event writer", until(stop.clone(), write_events));
-    tasks.spawn("allocator", allocator.run(parts, stop.clone()));
-    tasks.spawn("pod garbage collector", ended(collector.run(stop.clone())));
+    tasks.spawn("leader", leads);
     tasks.spawn(
         "server",
-        listener.serve(routes, served, podplane_proto::DESCRIPTORS, stop),
+        listener.serve_with(routes, http, served, podplane_proto::DESCRIPTORS, stop),
     );
     Ok(tasks.run().await?)
 }

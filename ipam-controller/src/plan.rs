@@ -1,28 +1,37 @@
-//! What the range allocator decides: which node gets which block, which block is free again, and what is wrong.
+//! What the allocator decides: which node gets which block, which block is free again, and what is wrong.
 //!
-//! Pure: it is told what changed and answers with a [`Plan`]; the shell applies and reports it. A block that was planned for a node
-//! stays that node's until the node is known to be gone, whatever became of the call that assigns it. So an answer that
-//! never arrived cannot free a block that the server gave away. And then it drains: it is free only when no live pod has an address of it.
+//! Pure: it is told what changed and says whom to look at; asked about one of those, it answers with the calls to make; and it is told how they ended.
+//! A block that was planned for a node stays that node's until the node is known to be gone, whatever became of the call that assigns it. So an answer that
+//! never arrived cannot free a block that the server gave away. And then it drains: it is free only when no live pod has an address of it and the server
+//! has taken its record out of the store.
 
+mod former;
 mod occupancy;
 #[cfg(test)]
 mod tests;
+mod waiting;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use podplane_api::ObjectKey;
-use podplane_ipam::{
-    Adoption, AllocateError, Claim, InvalidCidr, Misfit, NodeBlocks, Owner, RangeConfig, parse_cidr,
-};
+use podplane_ipam::{Adoption, Claim, NodeBlocks, Owner, RangeConfig, parse_cidr};
 
+use former::Formers;
+pub use former::Phase;
 use occupancy::Occupancy;
 pub use occupancy::PodView;
+use waiting::Waiting;
+pub use work::{
+    Assignment, Change, Foreign, Outcome, Problem, Record, Remains, Standing, Starved, Update,
+    Verdict, Work,
+};
 
 /// What of a Node object matters here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// `metadata.uid`.
     pub uid: String,
@@ -32,95 +41,8 @@ pub struct NodeView {
     pub pod_cidrs: Vec<String>,
     /// It has a deletion timestamp: it keeps what it has and is given nothing.
     pub deleting: bool,
-}
-
-/// What to do, and what to tell.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// Blocks to write into nodes.
-    pub assign: Vec<Assignment>,
-    /// Nodes that want blocks and, since this plan, wait for one.
-    pub starved: Vec<Starved>,
-    /// Blocks found in nodes that are not as the configuration would have them.
-    pub foreign: Vec<Foreign>,
-    /// What nodes that are gone have left, and pods still use.
-    pub draining: Vec<Remains>,
-    /// What nodes that are gone have left, and nobody uses.
-    pub released: Vec<Remains>,
-}
-
-/// A write of blocks into a node, under the guard of its UID and revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Assignment {
-    /// The node's name.
-    pub node: String,
-    /// Its UID.
-    pub uid: String,
-    /// The revision that the plan is based on.
-    pub resource_version: String,
-    /// One block for each range, in the order of `--cluster-cidr`.
-    pub pod_cidrs: Vec<IpNet>,
-}
-
-/// A node for which there is no block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Starved {
-    /// The node's name.
-    pub node: String,
-    /// Its UID.
-    pub uid: String,
-    /// Which range is used up.
-    pub error: AllocateError,
-}
-
-/// A block that is kept although it does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    /// The node's name.
-    pub node: String,
-    /// Its UID.
-    pub uid: String,
-    /// What is wrong with the block.
-    pub problem: Problem,
-}
-
-/// What is wrong with a node's block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
-    /// It is not one that the allocator would have given.
-    Misfit(Misfit),
-    /// It is no prefix, so nothing can be recorded.
-    Unreadable(InvalidCidr),
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Misfit(misfit) => misfit.fmt(f),
-            Self::Unreadable(invalid) => invalid.fmt(f),
-        }
-    }
-}
-
-/// What a node has left.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remains {
-    /// The node's name; empty if it was gone before it could be known.
-    pub node: String,
-    /// Its UID; empty like its name.
-    pub uid: String,
-    /// The blocks that it held.
-    pub pod_cidrs: Vec<IpNet>,
-}
-
-impl Remains {
-    fn unknown(net: IpNet) -> Self {
-        Self {
-            node: String::new(),
-            uid: String::new(),
-            pod_cidrs: vec![net],
-        }
-    }
+    /// The message of its condition that says that its blocks are foreign, if it has that.
+    pub condition: Option<String>,
 }
 
 /// What may be in use no longer.
@@ -130,16 +52,16 @@ struct Left {
     nodes: BTreeSet<String>,
 }
 
-/// The range allocator's memory: who holds what, and how far each node is.
+/// The allocator's memory: who holds what, and how far each node is.
 #[derive(Debug)]
 pub struct Allocator {
     blocks: NodeBlocks,
-    /// Without a range nothing is given and nothing is judged; blocks are only known.
+    /// Without a range nothing is given and nothing is judged; blocks are only known, and those of gone nodes released.
     allocates: bool,
+    release_delay: Duration,
     nodes: BTreeMap<String, Known>,
-    starved: BTreeSet<String>,
-    /// Name and UID of each node that is gone and whose blocks are kept.
-    draining: BTreeSet<(String, String)>,
+    waiting: Waiting,
+    formers: Formers,
     occupancy: Occupancy,
 }
 
@@ -149,6 +71,12 @@ struct Known {
     resource_version: String,
     deleting: bool,
     state: State,
+    /// What is wrong with its blocks.
+    problems: Vec<Problem>,
+    /// What the records of its blocks say, where that is known.
+    recorded: BTreeMap<IpNet, Standing>,
+    /// The message of its condition.
+    condition: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -162,16 +90,17 @@ enum State {
 }
 
 impl Allocator {
-    /// Nothing is known yet but the configuration. The first call of [`Allocator::plan`] must bring all nodes and pods,
-    /// else a block in use is given again.
+    /// Nothing is known yet but the configuration. Before anything is given, [`Allocator::take_in`] must bring the records and [`Allocator::observe`] all nodes and
+    /// pods. Blocks of gone nodes are kept back for `release_delay` after their last use.
     #[must_use]
-    pub fn new(config: &RangeConfig) -> Self {
+    pub fn new(config: &RangeConfig, release_delay: Duration) -> Self {
         Self {
             blocks: NodeBlocks::new(config),
             allocates: !config.ranges.is_empty(),
+            release_delay,
             nodes: BTreeMap::new(),
-            starved: BTreeSet::new(),
-            draining: BTreeSet::new(),
+            waiting: Waiting::default(),
+            formers: Formers::default(),
             occupancy: Occupancy::default(),
         }
     }
@@ -182,64 +111,111 @@ impl Allocator {
         &self.blocks
     }
 
+    /// The blocks of gone nodes, with the UID of the node.
+    pub fn formers(&self) -> impl Iterator<Item = (&str, IpNet, Phase)> {
+        self.formers.iter()
+    }
+
+    /// Names of nodes that should have a block and have none.
+    pub fn without_blocks(&self) -> impl Iterator<Item = &str> {
+        let wanting = self
+            .nodes
+            .iter()
+            .filter(|(_, known)| self.allocates && !matches!(known.state, State::Assigned(_)));
+        wanting.map(|(name, _)| name.as_str())
+    }
+
+    /// Names of nodes with what is wrong with their blocks.
+    pub fn problems(&self) -> impl Iterator<Item = (&str, &Problem)> {
+        self.nodes.iter().flat_map(|(name, known)| {
+            known
+                .problems
+                .iter()
+                .map(move |problem| (name.as_str(), problem))
+        })
+    }
+
+    /// Whether a node waits for a block that sandboxes of a gone node still hold, as far as is known.
+    #[must_use]
+    pub fn is_pressed(&self) -> bool {
+        !self.waiting.is_empty() && self.formers.any_held()
+    }
+
     /// Takes in what changed, nodes by name; `None` is a node that does not exist, or a pod that is not a live one. Blocks of gone
-    /// nodes drain first, then blocks found in nodes are recorded, then pods, and only then are blocks freed and given.
-    pub fn plan(
+    /// nodes drain first, then blocks found in nodes are recorded, then pods, and only then is it judged what is in use no longer.
+    pub fn observe(
         &mut self,
         nodes: BTreeMap<String, Option<NodeView>>,
         pods: BTreeMap<ObjectKey, Option<PodView>>,
-    ) -> Plan {
-        let mut plan = Plan::default();
+    ) -> Outcome {
+        let mut out = Outcome::default();
         let mut left = Left::default();
-        let only_pods = nodes.is_empty();
         for (name, view) in &nodes {
-            self.forget_unless(name, view.as_ref(), &mut plan);
+            self.forget_unless(name, view.as_ref(), &mut out);
         }
-        let mut wanting = Vec::new();
         for (name, view) in nodes {
-            left.nodes.insert(name.clone());
-            let Some(view) = view else { continue };
-            if view.pod_cidrs.is_empty() {
-                if self.wants_blocks(&name, view) && !self.starved.contains(&name) {
-                    wanting.push(name);
-                }
-            } else {
-                self.adopt(name, view, &mut plan);
+            if let Some(view) = view {
+                self.take_node(&name, view, &mut out);
             }
+            left.nodes.insert(name);
         }
         for (key, pod) in pods {
-            self.pod_changed(key, pod, &mut left, &mut plan);
+            self.pod_changed(key, pod, &mut left, &mut out);
         }
-        self.free(left, &mut plan);
-        if only_pods && plan.released.is_empty() {
-            return plan;
-        }
-        // Those that have waited go first.
-        let waited = std::mem::take(&mut self.starved);
-        for name in waited.iter().cloned().chain(wanting) {
-            self.give(name, &mut plan);
-        }
-        plan.starved
-            .retain(|starved| !waited.contains(&starved.node));
-        plan
+        self.unused(left, &mut out);
+        self.wake(&mut out);
+        out
     }
 
-    /// Plans again for nodes whose assignment did not come through, from what the server says of them now.
+    /// Takes in what the server says of a node whose assignment did not come through.
     ///
-    /// Such a read is ahead of the changes that [`Allocator::plan`] takes, so it must not say which nodes exist: a later, older
-    /// change would undo it, and free what a live node has. Nodes that are not the one known are left out.
-    pub fn retry(&mut self, live: BTreeMap<String, NodeView>) -> Plan {
-        let current = |(name, view): &(String, NodeView)| {
-            self.nodes
-                .get(name)
-                .is_some_and(|known| known.uid == view.uid)
-        };
-        let changes = live
-            .into_iter()
-            .filter(current)
-            .map(|(name, view)| (name, Some(view)))
-            .collect();
-        self.plan(changes, BTreeMap::new())
+    /// Such a read is ahead of the changes that [`Allocator::observe`] takes, so it must not say which nodes exist: a later, older
+    /// change would undo it, and free what a live node has. Nothing is returned, and nothing taken in, if it is not the node that is known.
+    pub fn reread(&mut self, name: &str, live: NodeView) -> Option<Outcome> {
+        self.nodes.get(name).filter(|known| known.uid == live.uid)?;
+        let mut out = Outcome::default();
+        self.take_node(name, live, &mut out);
+        // Whoever asked looks at it now.
+        out.look.retain(|looked| looked != name);
+        Some(out)
+    }
+
+    /// Takes in the records of the store: blocks of nodes that are gone are used until they are released, and what the records of live nodes say is known. Records of
+    /// nodes that are not known yet are left to the watch.
+    pub fn take_in(&mut self, records: Vec<Record>) -> Outcome {
+        let mut out = Outcome::default();
+        for record in records {
+            let Record {
+                net,
+                node,
+                uid,
+                standing,
+            } = record;
+            match standing {
+                Standing::Gone(phase) => {
+                    if self.nodes.get(&node).is_some_and(|known| known.uid == uid) {
+                        // The watch has not told yet that it is gone.
+                        continue;
+                    }
+                    if self.formers.learn(&node, &uid, net, phase) {
+                        self.blocks.adopt(&Owner::new(&uid, &node), net);
+                        self.blocks.drain(&uid);
+                    }
+                    out.look.push(node);
+                }
+                Standing::Assigned | Standing::Foreign => {
+                    if let Some(known) = self.nodes.get_mut(&node)
+                        && known.uid == uid
+                    {
+                        known.recorded.insert(net, standing);
+                        if self.allocates && known.wants_marks() {
+                            out.look.push(node);
+                        }
+                    }
+                }
+            }
+        }
+        out
     }
 
     /// The server has written the blocks that were planned for the node of this UID.
@@ -247,18 +223,15 @@ impl Allocator {
         if let Some(known) = self.nodes.get_mut(&assignment.node)
             && known.uid == assignment.uid
         {
-            known.state = State::Assigned(
-                assignment
-                    .pod_cidrs
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
-            );
+            let texts = assignment.pod_cidrs.iter().map(ToString::to_string);
+            known.state = State::Assigned(texts.collect());
+            let recorded = assignment.pod_cidrs.iter();
+            known.recorded = recorded.map(|net| (*net, Standing::Assigned)).collect();
         }
     }
 
     /// The server refuses the blocks that were planned for the node of this UID: something is there that is not known here, or not yet. They are
-    /// given up, and the next plan gives others. A call that was never answered cannot bring them back beside those: the node takes
+    /// given up, and the next look gives others. A call that was never answered cannot bring them back beside those: the node takes
     /// blocks once, and the server compares them with what is there then.
     pub fn refused(&mut self, assignment: &Assignment) {
         if let Some(known) = self.nodes.get_mut(&assignment.node)
@@ -270,17 +243,60 @@ impl Allocator {
         }
     }
 
-    fn forget_unless(&mut self, name: &str, view: Option<&NodeView>, plan: &mut Plan) {
+    /// The server has carried out the update.
+    pub fn updated(&mut self, update: &Update, record: Option<Record>) -> Outcome {
+        let mut out = Outcome::default();
+        let Update {
+            net,
+            node,
+            uid,
+            change,
+        } = update;
+        match change {
+            Change::Mark(standing) => {
+                if let Some(known) = self.nodes.get_mut(node)
+                    && known.uid == *uid
+                {
+                    known.recorded.insert(*net, *standing);
+                }
+            }
+            Change::Quarantine(_) if record.is_some() => {
+                if let Some(Record {
+                    standing: Standing::Gone(phase),
+                    ..
+                }) = record
+                {
+                    self.formers.learn(node, uid, *net, phase);
+                    out.look.push(node.clone());
+                }
+            }
+            // It was not there to be quarantined.
+            Change::Quarantine(_) | Change::Release => self.gone(node, uid, *net, &mut out),
+        }
+        self.wake(&mut out);
+        out
+    }
+
+    /// The node's condition says this now.
+    pub fn conditioned(&mut self, node: &str, uid: &str, verdict: Option<&Verdict>) {
+        if let Some(known) = self.nodes.get_mut(node)
+            && known.uid == uid
+        {
+            known.condition = verdict.map(|verdict| verdict.message.clone());
+        }
+    }
+
+    fn forget_unless(&mut self, name: &str, view: Option<&NodeView>, out: &mut Outcome) {
         let same = |known: &Known| view.is_some_and(|view| view.uid == known.uid);
         if self.nodes.get(name).is_none_or(same) {
             return;
         }
-        self.starved.remove(name);
+        self.waiting.remove(name);
         if let Some(known) = self.nodes.remove(name) {
             let pod_cidrs = self.blocks.drain(&known.uid);
             if !pod_cidrs.is_empty() {
-                self.draining.insert((name.to_owned(), known.uid.clone()));
-                plan.draining.push(Remains {
+                self.formers.add(name, &known.uid, &pod_cidrs);
+                out.draining.push(Remains {
                     node: name.to_owned(),
                     uid: known.uid,
                     pod_cidrs,
@@ -289,17 +305,79 @@ impl Allocator {
         }
     }
 
+    /// Takes in a node that exists, and says whether there is something to do for it.
+    fn take_node(&mut self, name: &str, view: NodeView, out: &mut Outcome) {
+        let known = self
+            .nodes
+            .entry(name.to_owned())
+            .or_insert_with(|| Known::new(&view.uid));
+        known.resource_version = view.resource_version;
+        known.deleting = view.deleting;
+        known.condition = view.condition;
+        // Blocks are never taken out of a spec, so a view without those that were written is an old one.
+        if !view.pod_cidrs.is_empty() && known.state != State::Assigned(view.pod_cidrs.clone()) {
+            known.state = State::Assigned(view.pod_cidrs);
+            // What was set aside for it is not what it has; and only now is it certain that it never will have it.
+            let uid = known.uid.clone();
+            let before = self.blocks.release(&uid);
+            self.waiting.remove(name);
+            self.adopt(name, out);
+            if !before.is_empty() && before != self.blocks.held_by(&uid) {
+                self.freed(&before, out);
+            }
+        }
+        if self.has_work(name) {
+            out.look.push(name.to_owned());
+        }
+    }
+
+    /// Records the blocks that the node has, and judges them.
+    fn adopt(&mut self, name: &str, out: &mut Outcome) {
+        let Some(Known {
+            uid,
+            state: State::Assigned(pod_cidrs),
+            problems,
+            ..
+        }) = self.nodes.get_mut(name)
+        else {
+            return;
+        };
+        let owner = Owner::new(uid, name);
+        let before = std::mem::take(problems);
+        for text in pod_cidrs {
+            match parse_cidr(text).map(|net| (net.trunc(), self.blocks.adopt(&owner, net))) {
+                Ok((_, Adoption::Assigned)) => {}
+                Ok((net, Adoption::Foreign(misfit))) => {
+                    problems.push(Problem::Misfit { net, misfit });
+                }
+                Err(invalid) => problems.push(Problem::Unreadable(invalid)),
+            }
+        }
+        if !self.allocates {
+            problems.clear();
+        }
+        let told = problems.iter().filter(|problem| !before.contains(problem));
+        out.foreign.extend(told.map(|problem| Foreign {
+            node: name.to_owned(),
+            uid: uid.clone(),
+            problem: problem.clone(),
+        }));
+        if problems.is_empty() && !before.is_empty() {
+            out.fits.push((name.to_owned(), uid.clone()));
+        }
+    }
+
     fn pod_changed(
         &mut self,
         key: ObjectKey,
         pod: Option<PodView>,
         left: &mut Left,
-        plan: &mut Plan,
+        out: &mut Outcome,
     ) {
         // Its node may have been gone before this process began, and its block with it.
         for address in pod.iter().flat_map(|pod| &pod.addresses) {
             if let Some(net) = self.blocks.hold(*address) {
-                plan.draining.push(Remains::unknown(net));
+                out.draining.push(Remains::unknown(net));
             }
         }
         if let Some(old) = self.occupancy.update(key, pod) {
@@ -308,146 +386,79 @@ impl Allocator {
         }
     }
 
-    /// Frees those draining blocks that were touched and that nobody uses any more.
-    fn free(&mut self, left: Left, plan: &mut Plan) {
-        let mut former = BTreeSet::new();
-        for name in left.nodes {
-            let of_name = self.draining.range((name.clone(), String::new())..);
-            former.extend(of_name.take_while(|(node, _)| *node == name).cloned());
-        }
+    /// Frees what was held for pods only, and has a look at the gone nodes whose blocks nobody uses any more.
+    fn unused(&mut self, left: Left, out: &mut Outcome) {
+        let mut former = left.nodes;
         for address in left.addresses {
             for block in self.blocks.holders(address) {
                 match block.claim {
                     Claim::Draining(Some(owner)) => {
-                        former.insert((owner.name().to_owned(), owner.uid().to_owned()));
+                        former.insert(owner.name().to_owned());
                     }
                     Claim::Draining(None) if !self.occupancy.any_in(&block.net) => {
                         self.blocks.unhold(block.net);
-                        plan.draining
-                            .retain(|remains| *remains != Remains::unknown(block.net));
-                        plan.released.push(Remains::unknown(block.net));
+                        let held = Remains::unknown(block.net);
+                        out.draining.retain(|remains| *remains != held);
+                        out.released.push(held);
+                        self.freed(&[block.net], out);
                     }
                     _ => {}
                 }
             }
         }
-        for (node, uid) in former {
-            if self.in_use(&node, &uid) {
-                continue;
-            }
-            let pod_cidrs = self.blocks.release(&uid);
-            plan.draining.retain(|remains| remains.uid != uid);
-            self.draining.remove(&(node.clone(), uid.clone()));
-            plan.released.push(Remains {
-                node,
-                uid,
+        let due = former.into_iter().filter(|name| self.has_leftovers(name));
+        out.look.extend(due.collect::<Vec<_>>());
+    }
+
+    /// The record of a gone node's block is out of the store.
+    fn gone(&mut self, name: &str, uid: &str, net: IpNet, out: &mut Outcome) {
+        if self.formers.remove(name, uid, net) {
+            let pod_cidrs = self.blocks.release(uid);
+            self.freed(&pod_cidrs, out);
+            out.draining.retain(|remains| remains.uid != uid);
+            out.released.push(Remains {
+                node: name.to_owned(),
+                uid: uid.to_owned(),
                 pod_cidrs,
             });
         }
     }
 
-    /// Whether live pods have, or may have, addresses of what the gone node had.
-    fn in_use(&self, node: &str, uid: &str) -> bool {
-        // A pod without an address gets one of the block of the node that is there now.
-        if !self.nodes.contains_key(node) && self.occupancy.any_unreported(node) {
-            return true;
-        }
-        // A node that was made again with its old block has the pods in it, too.
-        let has_it_back = |net: &IpNet| {
-            self.blocks.overlapping(*net).iter().any(|block| {
-                block.net.contains(net)
-                    && matches!(&block.claim, Claim::Assigned(owner) if owner.name() == node)
-            })
-        };
-        self.blocks
-            .held_by(uid)
+    /// Something is free that was not: whoever waits may be served, and what overlapped it may fit.
+    fn freed(&mut self, nets: &[IpNet], out: &mut Outcome) {
+        self.waiting.freed();
+        let foreign: BTreeSet<String> = nets
             .iter()
-            .any(|net| self.occupancy.any_in(net) && !has_it_back(net))
+            .flat_map(|net| self.blocks.overlapping(*net))
+            .filter_map(|block| match block.claim {
+                Claim::Foreign(owner) => Some(owner.name().to_owned()),
+                _ => None,
+            })
+            .collect();
+        for name in foreign {
+            self.adopt(&name, out);
+            if self.has_work(&name) {
+                out.look.push(name);
+            }
+        }
     }
 
-    /// Takes in a node whose spec has no blocks, and says whether it should be given some.
-    fn wants_blocks(&mut self, name: &str, view: NodeView) -> bool {
-        let known = self.nodes.entry(name.to_owned()).or_insert_with(|| Known {
-            uid: view.uid,
+    fn wake(&mut self, out: &mut Outcome) {
+        let free = self.blocks.usage().map(|usage| usage.free).sum();
+        out.look.extend(self.waiting.wake(free));
+    }
+}
+
+impl Known {
+    fn new(uid: &str) -> Self {
+        Self {
+            uid: uid.to_owned(),
             resource_version: String::new(),
             deleting: false,
             state: State::Bare,
-        });
-        known.resource_version = view.resource_version;
-        known.deleting = view.deleting;
-        // Blocks are never taken out of a spec, so a view without those that were written is an old one.
-        self.allocates && !matches!(known.state, State::Assigned(_))
-    }
-
-    fn adopt(&mut self, name: String, view: NodeView, plan: &mut Plan) {
-        let NodeView {
-            uid,
-            resource_version,
-            pod_cidrs,
-            deleting,
-        } = view;
-        let state = self.nodes.get(&name).map(|known| &known.state);
-        if state.is_some_and(|state| *state == State::Assigned(pod_cidrs.clone())) {
-            return;
-        }
-        // What was set aside for it is not what it has; and only now is it certain that it never will have it.
-        self.blocks.release(&uid);
-        let owner = Owner::new(&uid, &name);
-        for text in &pod_cidrs {
-            let adoption = parse_cidr(text).map(|net| self.blocks.adopt(&owner, net));
-            let problem = match adoption {
-                Ok(Adoption::Assigned) => continue,
-                Ok(Adoption::Foreign(misfit)) => Problem::Misfit(misfit),
-                Err(invalid) => Problem::Unreadable(invalid),
-            };
-            if self.allocates {
-                plan.foreign.push(Foreign {
-                    node: name.clone(),
-                    uid: uid.clone(),
-                    problem,
-                });
-            }
-        }
-        self.nodes.insert(
-            name,
-            Known {
-                uid,
-                resource_version,
-                deleting,
-                state: State::Assigned(pod_cidrs),
-            },
-        );
-    }
-
-    fn give(&mut self, name: String, plan: &mut Plan) {
-        let Some(known) = self.nodes.get_mut(&name) else {
-            return;
-        };
-        // A node that waited may have blocks by now, or be on its way out.
-        if known.deleting {
-            return;
-        }
-        if let State::Bare = known.state {
-            match self.blocks.allocate(&Owner::new(&known.uid, &name)) {
-                Ok(pod_cidrs) => known.state = State::Reserved(pod_cidrs),
-                Err(error) => {
-                    plan.starved.push(Starved {
-                        node: name.clone(),
-                        uid: known.uid.clone(),
-                        error,
-                    });
-                    self.starved.insert(name);
-                    return;
-                }
-            }
-        }
-        if let State::Reserved(pod_cidrs) = &known.state {
-            plan.assign.push(Assignment {
-                node: name,
-                uid: known.uid.clone(),
-                resource_version: known.resource_version.clone(),
-                pod_cidrs: pod_cidrs.clone(),
-            });
+            problems: Vec::new(),
+            recorded: BTreeMap::new(),
+            condition: None,
         }
     }
 }

@@ -30,7 +30,9 @@ impl Service {
             )
             .into()
         };
-        self.known.read(question).ok_or_else(not_yet)
+        self.known
+            .read(|allocator| question(allocator.blocks()))
+            .ok_or_else(not_yet)
     }
 }
 

@@ -22,10 +22,14 @@ struct Running {
 impl Running {
     /// A controller of four blocks, one of them in the service range.
     async fn start(world: &World) -> Self {
+        Self::start_with(world, |_| {}).await
+    }
+
+    async fn start_with(world: &World, change: impl FnOnce(&mut Config)) -> Self {
         let mut tasks = JoinSet::new();
         let server = world.serve(&mut tasks).await;
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let config = Config {
+        let mut config = Config {
             server: server.to_string().parse().expect("an address"),
             listen: "127.0.0.1:0".parse().expect("an address"),
             address_file: Some(directory.path().join("address")),
@@ -39,7 +43,11 @@ impl Running {
             service_cluster_ip_range: "10.244.3.0/28".to_owned(),
             compat: podplane_ipam::Compat::None,
             orphan_quarantine: 0,
+            release_delay: Duration::ZERO,
+            assign_batch_size: 16,
+            leader_election: common::no_election(),
         };
+        change(&mut config);
         let mut running = Self {
             config,
             stop: CancellationToken::new(),
@@ -266,4 +274,128 @@ async fn flags_without_a_block_for_any_node_are_refused() {
     let mut tasks = running.tasks;
     let ended = tokio::time::timeout(Duration::from_secs(4), tasks.join_next()).await;
     assert!(ended.is_ok(), "the controller ends when it is asked to");
+}
+
+#[tokio::test]
+async fn an_answer_that_never_comes_holds_back_its_own_node_only() {
+    let world = World::default();
+    world.change(|state| state.hanging.push("slow".to_owned()));
+    let running = Running::start_with(&world, |config| config.assign_batch_size = 1).await;
+    world.add_node("slow", "u1", &[]);
+    for (node, uid) in [("a", "u2"), ("b", "u3")] {
+        world.add_node(node, uid, &[]);
+        world.until(|state| state.blocks(node).len() == 1).await;
+    }
+    assert_eq!(world.read(|state| state.blocks("slow")), [""; 0]);
+    running.stop.cancel();
+}
+
+#[tokio::test]
+async fn nodes_that_come_together_are_served_by_few_calls() {
+    let world = World::default();
+    for index in 0..100 {
+        world.add_node(&format!("node-{index:02}"), &format!("u{index}"), &[]);
+    }
+    let running = Running::start_with(&world, |config| {
+        config.cluster_cidr = "10.244.0.0/16".into()
+    })
+    .await;
+    let all = |state: &common::State| {
+        let mut names = state.nodes.keys();
+        names.all(|node| state.blocks(node).len() == 1)
+    };
+    world.until(all).await;
+    let batches = world.read(|state| state.batches.clone());
+    assert!(batches.len() < 20 && batches.contains(&16), "{batches:?}");
+    running.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_released_block_is_quarantined_in_the_store_and_a_successor_releases_it() {
+    let world = World::default();
+    let mut running = Running::start_with(&world, |config| {
+        config.cluster_cidr = "10.244.0.0/24".into();
+        config.service_cluster_ip_range.clear();
+        config.release_delay = Duration::from_secs(1);
+    })
+    .await;
+    world.add_node("a", "u1", &[]);
+    world.until(holds("a", "10.244.0.0/24")).await;
+    world.remove_node("a");
+    let state = |wanted: BlockState| {
+        move |state: &common::State| state.records.values().any(|r| r.state() == wanted)
+    };
+    world.until(state(BlockState::Quarantined)).await;
+    running.restart().await;
+    world.add_node("b", "u2", &[]);
+    world.until(|state| !state.events.is_empty()).await;
+    assert!(
+        world
+            .record("10.244.0.0/24")
+            .is_some_and(|record| record.node_uid == "u1")
+    );
+    world.until(holds("b", "10.244.0.0/24")).await;
+    assert!(
+        world
+            .record("10.244.0.0/24")
+            .is_some_and(|record| record.node_uid == "u2")
+    );
+    running.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_block_of_another_configuration_is_marked_until_it_fits() {
+    let condition = |state: &common::State| {
+        let status = state.nodes["a"].status.clone().unwrap_or_default();
+        let mut conditions = status.conditions.into_iter().flatten();
+        let found = conditions.find(|condition| condition.type_ == "PodCIDRForeign");
+        found.map(|found| (found.status, found.reason.unwrap_or_default()))
+    };
+    let is = |status: &'static str, reason: &'static str| {
+        move |state: &common::State| condition(state) == Some((status.into(), reason.into()))
+    };
+    let world = World::default();
+    world.add_node("a", "u1", &["10.244.1.0/24"]);
+    let mut running =
+        Running::start_with(&world, |config| config.node_cidr_mask_size = Some(23)).await;
+    world.until(is("True", "WrongSize")).await;
+    let recorded = |wanted: BlockState| {
+        move |state: &common::State| state.records.values().all(|r| r.state() == wanted)
+    };
+    world.until(recorded(BlockState::Foreign)).await;
+    world.add_node("b", "u2", &[]);
+    world
+        .until(|state| {
+            !state
+                .events
+                .iter()
+                .all(|event| event.reason.as_deref() == Some("ForeignPodCIDR"))
+        })
+        .await;
+    running.config.node_cidr_mask_size = None;
+    running.restart().await;
+    world.until(is("False", "PodCIDRFits")).await;
+    world.until(recorded(BlockState::Assigned)).await;
+    world.until(holds("b", "10.244.0.0/24")).await;
+    running.stop.cancel();
+}
+
+#[tokio::test]
+async fn whoever_leads_no_more_ends() {
+    let world = World::default();
+    world.change(|state| state.faults = vec![Fault::FenceLost]);
+    world.add_node("a", "u1", &[]);
+    let running = Running::start_with(&world, |config| config.allocate_node_cidrs = false).await;
+    let (mut config, stop) = (running.config.clone(), CancellationToken::new());
+    config.allocate_node_cidrs = true;
+    let ended = tokio::time::timeout(Duration::from_secs(20), run(config, stop)).await;
+    let error = ended.expect("it ends by itself").unwrap_err();
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+    let causes: Vec<String> = causes.map(ToString::to_string).collect();
+    assert!(
+        causes.contains(&"another controller leads".to_owned()),
+        "{causes:?}"
+    );
+    assert_eq!(world.read(|state| state.blocks("a")), [""; 0]);
+    running.stop.cancel();
 }

@@ -27,5 +27,5 @@ pub use podplane_proto::{
     fence::Fence,
     wire::Propagation,
 };
-pub use queue::{Backoff, WorkQueue};
+pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use reflector::{Cache, Change, Changes, reflector};

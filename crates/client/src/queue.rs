@@ -60,6 +60,19 @@ struct State<Key> {
     failures: BTreeMap<Key, u32>,
     /// When the last token of [`Rate`] that was taken is back.
     paid: Option<Instant>,
+    adds: u64,
+    retries: u64,
+}
+
+/// What a queue has done so far, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Keys that are ready.
+    pub depth: usize,
+    /// Keys that became ready, or would have had they not been out.
+    pub adds: u64,
+    /// Looks that were asked for after failures.
+    pub retries: u64,
 }
 
 impl<Key: Clone + Ord> Default for WorkQueue<Key> {
@@ -78,6 +91,8 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
             later: BTreeMap::new(),
             failures: BTreeMap::new(),
             paid: None,
+            adds: 0,
+            retries: 0,
         };
         Self {
             backoff,
@@ -108,6 +123,7 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
                 .saturating_mul(1_u32.checked_shl(*failures).unwrap_or(u32::MAX))
                 .min(max);
             *failures = failures.saturating_add(1);
+            state.retries += 1;
             let token = overall.map(|rate| state.take_token(rate, Instant::now()));
             token.map_or(own, |wait| own.max(wait))
         };
@@ -156,6 +172,39 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         }
     }
 
+    /// How often `key` failed since it was last forgotten.
+    pub fn failures(&self, key: &Key) -> u32 {
+        self.lock().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// Up to `limit` further keys, as [`WorkQueue::get`] would return them, for a worker that can serve many at once. None that has failed:
+    /// one that makes trouble is served alone.
+    pub fn take_fresh(&self, limit: usize) -> Vec<Key> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some(key) = state
+                .ready
+                .pop_front_if(|key| !state.failures.contains_key(key))
+        {
+            state.dirty.remove(&key);
+            state.out.insert(key.clone());
+            taken.push(key);
+        }
+        taken
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> QueueStats {
+        let state = self.lock();
+        QueueStats {
+            depth: state.ready.len(),
+            adds: state.adds,
+            retries: state.retries,
+        }
+    }
+
     /// The look at `key` is over. If it was added meanwhile, it is ready again.
     pub fn done(&self, key: &Key) {
         let mut state = self.lock();
@@ -175,8 +224,11 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
 
 impl<Key: Clone + Ord> State<Key> {
     fn add(&mut self, key: Key) {
-        if self.dirty.insert(key.clone()) && !self.out.contains(&key) {
-            self.ready.push_back(key);
+        if self.dirty.insert(key.clone()) {
+            self.adds += 1;
+            if !self.out.contains(&key) {
+                self.ready.push_back(key);
+            }
         }
     }
 
@@ -271,6 +323,27 @@ mod tests {
             "{came:?}"
         );
         assert_eq!((queue.failures(&0), queue.failures(&9)), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_are_taken_at_once_up_to_one_that_failed() {
+        let queue = WorkQueue::default();
+        queue.add_rate_limited("bad");
+        assert_eq!(queue.get().await, "bad");
+        for key in ["a", "b", "bad", "c"] {
+            queue.add(key);
+        }
+        queue.done(&"bad");
+        assert_eq!(queue.take_fresh(1), ["a"]);
+        assert_eq!(queue.take_fresh(9), ["b", "c"], "bad is ready again last");
+        assert_eq!(queue.take_fresh(9), [""; 0]);
+        assert_eq!(queue.get().await, "bad");
+        let want = QueueStats {
+            depth: 0,
+            adds: 5,
+            retries: 1,
+        };
+        assert_eq!(queue.stats(), want);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod logging;
+pub mod probes;
 pub mod server;
 pub mod shutdown;
 pub mod tasks;

@@ -1,5 +1,6 @@
 use serde::Deserialize;
 
+use podplane_api::jiff::Timestamp;
 use podplane_ipam::RangeFlags;
 
 use super::*;
@@ -26,17 +27,179 @@ fn view(uid: &str, pod_cidrs: &[&str]) -> NodeView {
         resource_version: "1".to_owned(),
         pod_cidrs: pod_cidrs.iter().map(ToString::to_string).collect(),
         deleting: false,
+        condition: None,
     }
 }
 
-impl Allocator {
+/// What was done and told until there was nothing more to do. The server carries out every update.
+#[derive(Debug, Default, PartialEq)]
+struct Plan {
+    assign: Vec<Assignment>,
+    starved: Vec<Starved>,
+    foreign: Vec<Foreign>,
+    fits: Vec<String>,
+    draining: Vec<Remains>,
+    released: Vec<Remains>,
+    updates: Vec<(String, Change)>,
+    conditions: Vec<(String, Option<String>)>,
+    again: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Sut {
+    allocator: Allocator,
+    now: Timestamp,
+}
+
+impl std::ops::Deref for Sut {
+    type Target = Allocator;
+
+    fn deref(&self) -> &Allocator {
+        &self.allocator
+    }
+}
+
+impl std::ops::DerefMut for Sut {
+    fn deref_mut(&mut self) -> &mut Allocator {
+        &mut self.allocator
+    }
+}
+
+impl Sut {
+    fn new(config: &RangeConfig) -> Self {
+        Self::delaying(config, 0)
+    }
+
+    fn delaying(config: &RangeConfig, seconds: u64) -> Self {
+        Self {
+            allocator: Allocator::new(config, Duration::from_secs(seconds)),
+            now: at(0),
+        }
+    }
+
     fn nodes(&mut self, changes: BTreeMap<String, Option<NodeView>>) -> Plan {
-        self.plan(changes, BTreeMap::new())
+        self.observe_all(changes, BTreeMap::new())
     }
 
     /// A pod of `node` with addresses; without a node it is none.
     fn pod(&mut self, name: &str, node: Option<&str>, addresses: &[&str]) -> Plan {
-        self.plan(BTreeMap::new(), pod(name, node, addresses))
+        self.observe_all(BTreeMap::new(), pod(name, node, addresses))
+    }
+
+    fn observe_all(
+        &mut self,
+        nodes: BTreeMap<String, Option<NodeView>>,
+        pods: BTreeMap<ObjectKey, Option<PodView>>,
+    ) -> Plan {
+        let outcome = self.allocator.observe(nodes, pods);
+        self.settle(outcome)
+    }
+
+    /// Looks again at nodes whose calls failed, which the server says to be so.
+    fn retry(&mut self, live: BTreeMap<String, NodeView>) -> Plan {
+        let mut all = Outcome::default();
+        for (name, view) in live {
+            let Some(outcome) = self.allocator.reread(&name, view) else {
+                continue;
+            };
+            assert!(!outcome.look.contains(&name));
+            all.foreign.extend(outcome.foreign);
+            all.look.push(name);
+        }
+        self.settle(all)
+    }
+
+    /// Looks again when the time has come.
+    fn later(&mut self, name: &str, second: i64) -> Plan {
+        self.now = at(second);
+        let look = vec![name.to_owned()];
+        self.settle(Outcome {
+            look,
+            ..Outcome::default()
+        })
+    }
+
+    fn take_in(&mut self, records: Vec<Record>) -> Plan {
+        let outcome = self.allocator.take_in(records);
+        self.settle(outcome)
+    }
+
+    fn settle(&mut self, outcome: Outcome) -> Plan {
+        let mut plan = Plan::default();
+        let mut queue = plan.note(outcome);
+        for _ in 0..1000 {
+            if queue.is_empty() {
+                return plan;
+            }
+            let name = queue.remove(0);
+            // As the queue does.
+            queue.retain(|other| *other != name);
+            let (work, outcome) = self.allocator.work(&name, self.now);
+            queue.extend(plan.note(outcome));
+            plan.assign.extend(work.assign);
+            plan.starved.extend(work.starved);
+            plan.again = plan.again.or(work.again);
+            for update in work.updates {
+                let record = match update.change {
+                    Change::Mark(standing) => Some(standing),
+                    Change::Quarantine(delay) => {
+                        Some(Standing::Gone(Phase::Quarantined(self.now + delay)))
+                    }
+                    Change::Release => None,
+                };
+                let record = record.map(|standing| record_of(&update, standing));
+                plan.updates.push((update.net.to_string(), update.change));
+                let outcome = self.allocator.updated(&update, record);
+                queue.extend(plan.note(outcome));
+            }
+            if let Some((uid, verdict)) = work.condition {
+                self.allocator.conditioned(&name, &uid, verdict.as_ref());
+                let message = verdict.map(|verdict| verdict.message);
+                plan.conditions.push((name, message));
+            }
+        }
+        panic!("it never settles: {plan:?}");
+    }
+}
+
+impl Plan {
+    fn note(&mut self, outcome: Outcome) -> Vec<String> {
+        let Outcome {
+            look,
+            foreign,
+            fits,
+            draining,
+            released,
+        } = outcome;
+        self.foreign.extend(foreign);
+        self.fits.extend(fits.into_iter().map(|(name, _)| name));
+        self.draining.extend(draining);
+        self.draining
+            .retain(|left| !released.iter().any(|r| r.uid == left.uid));
+        self.released.extend(released);
+        look
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn record_of(update: &Update, standing: Standing) -> Record {
+    Record {
+        net: update.net,
+        node: update.node.clone(),
+        uid: update.uid.clone(),
+        standing,
+    }
+}
+
+fn record(net: &str, node: &str, uid: &str, standing: Standing) -> Record {
+    Record {
+        net: net.parse().unwrap(),
+        node: node.to_owned(),
+        uid: uid.to_owned(),
+        standing,
     }
 }
 
@@ -74,8 +237,8 @@ fn blocks_of(name: &str, blocks: &[&str]) -> (String, Vec<String>) {
 }
 
 /// Four blocks.
-fn small() -> Allocator {
-    Allocator::new(&config("10.0.0.0/22", &[24], ""))
+fn small() -> Sut {
+    Sut::new(&config("10.0.0.0/22", &[24], ""))
 }
 
 #[test]
@@ -255,8 +418,8 @@ fn what_does_not_fit_is_reported_and_never_given_to_another() {
         let plan = sut.nodes(one(&name, Some(view(&name, &[block]))));
         assert_eq!(plan.foreign.len(), 1, "{block}");
         assert_eq!(
-            sut.nodes(one(&name, Some(view(&name, &[block])))),
-            Plan::default(),
+            sut.nodes(one(&name, Some(view(&name, &[block])))).foreign,
+            [],
             "{block} is told once"
         );
     }
@@ -273,7 +436,7 @@ fn without_a_range_blocks_are_only_known() {
         service_ranges: Vec::new(),
         notices: Vec::new(),
     };
-    let mut sut = Allocator::new(&none);
+    let mut sut = Sut::new(&none);
     assert_eq!(sut.nodes(one("a", Some(view("1", &[])))), Plan::default());
     assert_eq!(
         sut.nodes(one("b", Some(view("2", &["10.0.0.0/24"])))),
@@ -282,9 +445,138 @@ fn without_a_range_blocks_are_only_known() {
     assert_eq!(sut.blocks().holders("10.0.0.9".parse().unwrap()).len(), 1);
 }
 
+#[test]
+fn what_sandboxes_hold_is_released_when_they_do_not_or_their_time_is_over() {
+    let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
+    let held = |until| Standing::Gone(Phase::Draining(until));
+    let of_a = |standing| vec![record("10.0.0.0/24", "a", "1", standing)];
+    let plan = sut.take_in(of_a(held(Some(at(40)))));
+    assert_eq!((plan.again, &*plan.updates), (Some(at(40)), &[][..]));
+    assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
+    assert!(sut.is_pressed());
+    // Its kubelet lives, and holds it for longer.
+    let plan = sut.take_in(of_a(held(Some(at(60)))));
+    assert_eq!(plan.again, Some(at(60)));
+    assert_eq!(sut.later("a", 40).again, Some(at(60)));
+    for over in [true, false] {
+        let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
+        sut.take_in(of_a(held(Some(at(60)))));
+        sut.nodes(one("b", Some(view("2", &[]))));
+        let plan = match over {
+            true => sut.later("a", 60),
+            false => sut.take_in(of_a(held(None))),
+        };
+        assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
+        assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
+        assert!(!sut.is_pressed());
+    }
+}
+
+#[test]
+fn a_released_block_is_kept_back_for_the_delay_also_by_a_successor() {
+    let one_block = config("10.0.0.0/24", &[24], "");
+    let mut sut = Sut::delaying(&one_block, 30);
+    sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
+    let plan = sut.nodes(one("a", None));
+    let quarantine = Change::Quarantine(Duration::from_secs(30));
+    assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), quarantine)]);
+    assert_eq!((&*plan.released, plan.again), (&[][..], Some(at(30))));
+    assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
+    assert_eq!(sut.later("a", 29).updates, []);
+    let plan = sut.later("a", 30);
+    assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
+    assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
+
+    let mut successor = Sut::delaying(&one_block, 0);
+    let gone = Standing::Gone(Phase::Quarantined(at(30)));
+    let plan = successor.take_in(vec![record("10.0.0.0/24", "a", "1", gone)]);
+    assert_eq!((plan.again, &*plan.updates), (Some(at(30)), &[][..]));
+    assert_eq!(successor.later("a", 30).released.len(), 1);
+}
+
+#[test]
+fn a_block_whose_release_had_no_answer_is_not_free() {
+    let mut sut = small();
+    sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
+    sut.allocator.observe(one("a", None), BTreeMap::new());
+    for _ in 0..3 {
+        let (work, _) = sut.allocator.work("a", at(0));
+        assert_eq!(work.updates.len(), 1, "asked again, it says the same");
+    }
+    assert_eq!(sut.blocks().usage().next().unwrap().used, 1);
+}
+
+#[test]
+fn records_and_condition_follow_what_is_thought_of_a_block() {
+    let wide = config("10.0.0.0/22", &[23], "");
+    let mut sut = Sut::new(&wide);
+    let old = || one("a", Some(view("1", &["10.0.0.0/24"])));
+    let foreign = ("10.0.0.0/24".to_owned(), Change::Mark(Standing::Foreign));
+    let message = "cidr 10.0.0.0/24 is a /24, the configured node mask is /23";
+    let plan = sut.nodes(old());
+    assert_eq!(plan.updates, [foreign]);
+    assert_eq!(
+        plan.conditions,
+        [("a".to_owned(), Some(message.to_owned()))]
+    );
+    // Its successor finds both.
+    let says = NodeView {
+        condition: Some(message.to_owned()),
+        ..view("1", &["10.0.0.0/24"])
+    };
+    let recorded = |standing| vec![record("10.0.0.0/24", "a", "1", standing)];
+    let mut same = Sut::new(&wide);
+    let learned = same
+        .allocator
+        .observe(one("a", Some(says.clone())), BTreeMap::new());
+    same.allocator.take_in(recorded(Standing::Foreign));
+    let plan = same.settle(learned);
+    assert_eq!(
+        (plan.foreign.len(), &*plan.updates, &*plan.conditions),
+        (1, &[][..], &[][..])
+    );
+    // Back under the old mask it fits.
+    let mut back = small();
+    let learned = back
+        .allocator
+        .observe(one("a", Some(says)), BTreeMap::new());
+    let plan = back.settle(learned);
+    assert_eq!(plan.conditions, [("a".to_owned(), None)]);
+    let plan = back.take_in(recorded(Standing::Foreign));
+    let fits = ("10.0.0.0/24".to_owned(), Change::Mark(Standing::Assigned));
+    assert_eq!(plan.updates, [fits]);
+}
+
+#[test]
+fn one_of_two_that_share_a_block_fits_when_the_other_is_gone() {
+    let mut sut = small();
+    sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
+    let plan = sut.nodes(one("b", Some(view("2", &["10.0.0.0/24"]))));
+    assert_eq!(plan.foreign.len(), 1);
+    let plan = sut.nodes(one("a", None));
+    assert_eq!(
+        (plan.released.len(), &*plan.fits),
+        (1, &["b".to_owned()][..])
+    );
+    let fits = ("10.0.0.0/24".to_owned(), Change::Mark(Standing::Assigned));
+    assert_eq!(plan.updates[1..], [fits]);
+    assert_eq!(plan.conditions, [("b".to_owned(), None)]);
+    assert_eq!(sut.blocks().usage().next().unwrap().used, 1, "b has it");
+}
+
+#[test]
+fn a_record_whose_node_is_thought_to_live_waits_for_the_watch() {
+    let mut sut = small();
+    sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
+    let gone = Standing::Gone(Phase::Draining(None));
+    let records = vec![record("10.0.0.0/24", "a", "1", gone)];
+    assert_eq!(sut.take_in(records), Plan::default());
+    assert_eq!(sut.nodes(one("a", None)).released.len(), 1);
+}
+
 /// One block, of node a with pod p, and node b that waits for it.
-fn contended(addresses: &[&str]) -> Allocator {
-    let mut sut = Allocator::new(&config("10.0.0.0/24", &[24], ""));
+fn contended(addresses: &[&str]) -> Sut {
+    let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
     sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
     sut.pod("p", Some("a"), addresses);
     assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
@@ -355,13 +647,13 @@ fn a_node_made_again_with_its_old_block_has_it_back() {
 
 #[test]
 fn after_a_restart_pods_hold_back_blocks_of_nodes_that_are_gone() {
-    let mut sut = Allocator::new(&config("10.0.0.0/23", &[24], ""));
+    let mut sut = Sut::new(&config("10.0.0.0/23", &[24], ""));
     let mut pods = pod("p", Some("gone"), &["10.0.0.2"]);
     pods.extend(pod("q", Some("b"), &["10.0.0.3"]));
     pods.extend(pod("own", Some("b"), &["10.0.1.2"]));
     let nodes = [("a", view("1", &[])), ("b", view("2", &["10.0.1.0/24"]))];
     let nodes = nodes.map(|(name, view)| (name.to_owned(), Some(view)));
-    let plan = sut.plan(nodes.into(), pods);
+    let plan = sut.observe_all(nodes.into(), pods);
     assert_eq!((plan.draining.len(), plan.starved.len()), (1, 1));
     assert_eq!(
         sut.blocks().holders("10.0.0.9".parse().unwrap())[0].claim,
@@ -417,9 +709,9 @@ struct CaseNode {
 
 impl Case {
     /// The first plan, of all nodes. A block that the table only says is occupied belongs to a node of its own.
-    fn start(&self) -> (Allocator, Plan) {
+    fn start(&self) -> (Sut, Plan) {
         let service = self.service_cidr.clone().unwrap_or_default();
-        let mut sut = Allocator::new(&config(
+        let mut sut = Sut::new(&config(
             &self.cluster_cidrs.join(","),
             &self.node_masks,
             &service,

@@ -1,5 +1,7 @@
 //! An apiserver that is only a map with revisions, and that can be told to fail: enough for the controller to run against.
 
+mod blocks;
+
 use std::{
     collections::BTreeMap,
     convert::Infallible,
@@ -15,10 +17,11 @@ use podplane_api::{
     core::{Event, Node, NodeSpec, Pod, PodSpec},
     meta::ObjectMeta,
 };
-use podplane_client::{ApiError, Reason};
+use podplane_client::{ApiError, Reason, leader::LeaderElection};
 use podplane_proto::{
     codec,
     error::FieldViolation,
+    ipam::{self, BlockState, block_service_server::BlockServiceServer},
     transport::{Encoded, WireCodec},
     wire::{self, WatchEventType},
 };
@@ -37,6 +40,8 @@ pub(crate) enum Fault {
     Conflict,
     /// The server knows of something in the way that the controller does not.
     Refused,
+    /// Another controller leads.
+    FenceLost,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +52,12 @@ pub(crate) struct State {
     pub(crate) faults: Vec<Fault>,
     /// Nodes that only a read of them finds: lists and watches are behind.
     pub(crate) unseen: Vec<String>,
+    /// The records of blocks, by prefix and the name of the node.
+    pub(crate) records: BTreeMap<(String, String), ipam::Block>,
+    /// Nodes whose assignments are never answered.
+    pub(crate) hanging: Vec<String>,
+    /// How many nodes each call of AssignBlocks was about.
+    pub(crate) batches: Vec<usize>,
     revision: u64,
     log: Vec<(u64, &'static str, WatchEventType, Bytes)>,
 }
@@ -91,8 +102,28 @@ impl State {
             WatchEventType::Added
         };
         self.log(r#type, &mut node);
+        self.record(&node);
         self.nodes.insert(node.name().to_owned(), node.clone());
         node
+    }
+
+    /// Writes what a node has into the records.
+    fn record(&mut self, node: &Node) {
+        let cidrs = node.spec.iter().flat_map(|spec| spec.pod_cidrs.clone());
+        for cidr in cidrs.flatten() {
+            let key = (cidr.clone(), node.name().to_owned());
+            let record = ipam::Block {
+                cidr,
+                state: BlockState::Assigned.into(),
+                node_name: node.name().to_owned(),
+                node_uid: node.uid().to_owned(),
+                ..ipam::Block::default()
+            };
+            let kept = self.records.get(&key);
+            if kept.is_none_or(|kept| kept.node_uid != node.uid()) {
+                self.records.insert(key, record);
+            }
+        }
     }
 
     fn assign(&mut self, request: &wire::AssignPodCidrsRequest) -> Result<Node, ApiError> {
@@ -104,6 +135,9 @@ impl State {
         let lost = || ApiError::new(Reason::ServiceUnavailable, "the connection broke");
         if fault == Some(Fault::RequestLost) {
             return Err(lost());
+        }
+        if fault == Some(Fault::FenceLost) {
+            return Err(ApiError::new(Reason::FenceLost, "another leads"));
         }
         let mut node = self
             .nodes
@@ -192,8 +226,21 @@ impl World {
     pub(crate) fn remove_node(&self, name: &str) {
         self.change(|state| {
             let mut node = state.nodes.remove(name).expect("the node is there");
+            for record in state.records.values_mut() {
+                if record.node_uid == node.uid() {
+                    record.set_state(BlockState::Draining);
+                }
+            }
             state.log(WatchEventType::Deleted, &mut node);
         });
+    }
+
+    pub(crate) fn record(&self, cidr: &str) -> Option<ipam::Block> {
+        let of = |state: &State| {
+            let mut records = state.records.values();
+            records.find(|record| record.cidr == cidr).cloned()
+        };
+        self.read(of)
     }
 
     pub(crate) fn add_pod(&self, name: &str, node: &str) {
@@ -234,6 +281,21 @@ impl World {
                 found
                     .map(|node| encode(&node))
                     .ok_or_else(|| ApiError::not_found("nodes", &name))
+            }
+            "UpdateNodeStatus" => {
+                let wire::WriteRequest { object } = decode(request);
+                let sent: Node = codec::decode(&object.expect("a node")).expect("a valid node");
+                self.change(|state| {
+                    let mut node = state.nodes.get(sent.name()).cloned();
+                    let node = node
+                        .as_mut()
+                        .filter(|node| node.resource_version() == sent.resource_version());
+                    let Some(node) = node else {
+                        return Err(ApiError::new(Reason::Conflict, "the node has changed"));
+                    };
+                    node.status = sent.status;
+                    Ok(encode(&state.store_node(node.clone())))
+                })
             }
             "AssignPodCIDRs" => self
                 .change(|state| state.assign(&decode(request)))
@@ -316,10 +378,24 @@ impl World {
         let server = tonic::transport::Server::builder()
             .add_service(Fake::<NodeKind>(self.clone(), std::marker::PhantomData))
             .add_service(Fake::<PodKind>(self.clone(), std::marker::PhantomData))
+            .add_service(BlockServiceServer::new(self.clone()))
             .add_service(Fake::<EventKind>(self.clone(), std::marker::PhantomData))
             .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener));
         tasks.spawn(async move { server.await.expect("the fake serves") });
         address
+    }
+}
+
+/// Whoever runs leads.
+pub(crate) fn no_election() -> LeaderElection {
+    LeaderElection {
+        leader_elect: false,
+        leader_elect_lease_duration: Duration::from_secs(15),
+        leader_elect_renew_deadline: Duration::from_secs(10),
+        leader_elect_retry_period: Duration::from_secs(2),
+        leader_elect_resource_name: None,
+        leader_elect_resource_namespace: "kube-system".to_owned(),
+        leader_elect_identity: None,
     }
 }
 
@@ -400,13 +476,16 @@ impl<K: Kind> tower::Service<http::Request<Body>> for Fake<K> {
                 grpc.server_streaming(tower::service_fn(watch), request)
                     .await
             } else {
-                let answer = move |request: Request<Encoded>| {
-                    let answer = world.answer(&method, &request.into_inner().0);
-                    std::future::ready(
-                        answer
-                            .map(|bytes| Response::new(Encoded(bytes)))
-                            .map_err(Status::from),
-                    )
+                let answer = async |request: Request<Encoded>| {
+                    let request = request.into_inner().0;
+                    if method == "AssignPodCIDRs" {
+                        let asked: wire::AssignPodCidrsRequest = decode(&request);
+                        world.hang(&asked.name).await;
+                    }
+                    let answer = world.answer(&method, &request);
+                    answer
+                        .map(|bytes| Response::new(Encoded(bytes)))
+                        .map_err(Status::from)
                 };
                 grpc.unary(tower::service_fn(answer), request).await
             })

@@ -1,0 +1,94 @@
+//! What people are told: events under the reference's names, and the log.
+
+use podplane_api::{core::Node, meta::ObjectMeta};
+use podplane_client::events::EventType;
+
+use super::Shell;
+use crate::plan::{Outcome, Remains, Starved};
+
+impl Shell {
+    /// Tells of what was learned, and has the nodes looked at that it concerns.
+    pub(super) fn tell(&self, outcome: Outcome) {
+        let Outcome {
+            look,
+            foreign,
+            fits,
+            draining,
+            released,
+        } = outcome;
+        for remains in &draining {
+            told(remains, "draining node block of a node that is gone");
+        }
+        for remains in &released {
+            told(remains, "released node block");
+        }
+        for foreign in &foreign {
+            tracing::warn!(node = foreign.node, uid = foreign.uid, problem = %foreign.problem, "node block kept as foreign");
+            let message = format!(
+                "{}; the block is kept, and nothing else is given there",
+                foreign.problem
+            );
+            let node = (foreign.node.as_str(), foreign.uid.as_str());
+            self.event(node, EventType::Warning, "ForeignPodCIDR", message);
+        }
+        for (node, uid) in &fits {
+            tracing::info!(node, uid, "node block is foreign no more");
+            let message = "the node's blocks fit the configuration now".to_owned();
+            self.event((node, uid), EventType::Normal, "PodCIDRFits", message);
+        }
+        for name in look {
+            self.queue.add(name);
+        }
+    }
+
+    pub(super) fn starved(&self, starved: &Starved) {
+        let Starved { node, uid, error } = starved;
+        tracing::warn!(node, uid, %error, "no block for node");
+        self.status(node, uid, "CIDRNotAvailable");
+    }
+
+    /// A write failed. The reference tries three times before it tells.
+    pub(super) fn not_assigned(&self, node: &str, uid: &str) {
+        if self.queue.failures(&node.to_owned()) < 2 {
+            return;
+        }
+        self.status(node, uid, "CIDRAssignmentFailed");
+    }
+
+    /// The reference's words.
+    fn status(&self, node: &str, uid: &str, reason: &'static str) {
+        let message = format!("Node {node} status is now: {reason}");
+        self.event((node, uid), EventType::Warning, reason, message);
+    }
+
+    fn event(
+        &self,
+        (node, uid): (&str, &str),
+        r#type: EventType,
+        reason: &'static str,
+        message: String,
+    ) {
+        let metadata = ObjectMeta {
+            name: Some(node.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let about = Node {
+            metadata,
+            ..Node::default()
+        };
+        self.parts
+            .events
+            .record(&about, r#type, reason, "", message);
+    }
+}
+
+fn told(remains: &Remains, what: &str) {
+    let cidrs: Vec<String> = remains.pod_cidrs.iter().map(ToString::to_string).collect();
+    tracing::info!(
+        node = remains.node,
+        uid = remains.uid,
+        pod_cidrs = cidrs.join(","),
+        "{what}"
+    );
+}

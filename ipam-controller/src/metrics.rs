@@ -1,0 +1,402 @@
+//! What is counted, under the reference's names where it has one (subsystem node_ipam_controller, and the work queue's).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use podplane_client::WorkQueue;
+use podplane_ipam::{Claim, Usage};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
+    metrics::{
+        MetricType,
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::Histogram,
+    },
+    registry::Registry,
+};
+
+use crate::controller::Known;
+use crate::growth::Growth;
+use crate::overlaps::overlaps;
+use crate::plan::{Allocator, Phase};
+
+/// The reference's buckets.
+const TRIES: [f64; 5] = [1.0, 5.0, 25.0, 125.0, 625.0];
+/// The name of the queue, as the reference labels it.
+const QUEUE: [(&str, &str); 1] = [("name", "range_allocator")];
+
+type Tries<Labels> = Family<Labels, Histogram, fn() -> Histogram>;
+
+/// A range of `--cluster-cidr`, or one of a ClusterCIDR.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pool {
+    set: String,
+    range: String,
+}
+
+#[expect(non_snake_case, reason = "labels have the reference's names")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfFlags {
+    clusterCIDR: String,
+}
+
+#[expect(non_snake_case, reason = "labels have the reference's names")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfObject {
+    clusterCIDR: String,
+    clusterCIDRName: String,
+}
+
+/// The metrics of ranges of one sort.
+#[derive(Clone, Debug)]
+struct Sort<Labels> {
+    allocations: Family<Labels, Counter<u64, AtomicU64>>,
+    releases: Family<Labels, Counter<u64, AtomicU64>>,
+    usage: Family<Labels, Gauge<f64, AtomicU64>>,
+    max: Family<Labels, Gauge<i64, AtomicI64>>,
+    tries: Tries<Labels>,
+}
+
+/// What was last seen of a range.
+#[derive(Debug)]
+struct Seen {
+    usage: Usage,
+    growth: Growth,
+}
+
+/// All that is counted. Cheap to clone; all clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    queue: Arc<WorkQueue<String>>,
+    flags: Sort<OfFlags>,
+    objects: Sort<OfObject>,
+    seen: Arc<Mutex<BTreeMap<Pool, Seen>>>,
+}
+
+impl<Labels> Sort<Labels>
+where
+    Labels: Clone + EncodeLabelSet + Eq + std::hash::Hash + fmt::Debug + Send + Sync + 'static,
+{
+    fn new() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(TRIES);
+        Self {
+            allocations: Family::default(),
+            releases: Family::default(),
+            usage: Family::default(),
+            max: Family::default(),
+            tries: Family::new_with_constructor(histogram),
+        }
+    }
+
+    /// The encoder adds `_total` to counters.
+    fn register(&self, registry: &mut Registry, prefix: &str) {
+        let name = |metric: &str| format!("node_ipam_controller_{prefix}_{metric}");
+        registry.register(
+            name("cidrs_allocations"),
+            "Blocks that came into use",
+            self.allocations.clone(),
+        );
+        registry.register(
+            name("cidrs_releases"),
+            "Blocks that went out of use",
+            self.releases.clone(),
+        );
+        registry.register(
+            name("usage_cidrs"),
+            "The part of the range's blocks that is in use, from 0 to 1",
+            self.usage.clone(),
+        );
+        registry.register(
+            name("max_cidrs"),
+            "The blocks of the range",
+            self.max.clone(),
+        );
+        registry.register(
+            name("allocation_tries_per_request"),
+            "Blocks in use that lay between the candidate and the block that was given",
+            self.tries.clone(),
+        );
+    }
+
+    fn changed(&self, labels: &Labels, before: Option<&Usage>, now: &Usage) {
+        let used = before.map_or(0, |before| before.used);
+        if let Some(more) = now.used.checked_sub(used).filter(|more| *more > 0) {
+            self.allocations.get_or_create(labels).inc_by(more);
+        } else if now.used < used {
+            let less = used - now.used;
+            self.releases.get_or_create(labels).inc_by(less);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+        let ratio = now.used as f64 / now.blocks as f64;
+        self.usage.get_or_create(labels).set(ratio);
+        let max = i64::try_from(now.blocks).unwrap_or(i64::MAX);
+        self.max.get_or_create(labels).set(max);
+        // The candidate moves only when a block is given, and then to the one after it.
+        if let Some(before) = before
+            && before.next_candidate != now.next_candidate
+        {
+            let given = now.next_candidate + now.blocks - 1;
+            let passed = (given + now.blocks - before.next_candidate) % now.blocks;
+            #[expect(clippy::cast_precision_loss, reason = "a count for people")]
+            self.tries.get_or_create(labels).observe(passed as f64);
+        }
+    }
+
+    fn forget(&self, labels: &Labels) {
+        self.usage.remove(labels);
+        self.max.remove(labels);
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: Arc::default(),
+            flags: Sort::new(),
+            objects: Sort::new(),
+            seen: Arc::default(),
+        }
+    }
+
+    /// The queue that is counted.
+    pub(crate) fn queue(&self) -> Arc<WorkQueue<String>> {
+        self.queue.clone()
+    }
+
+    /// What `/metrics` shows.
+    pub(crate) fn registry(&self, known: Arc<Known>) -> Registry {
+        let mut registry = Registry::default();
+        self.flags.register(&mut registry, "cidrset");
+        self.objects.register(&mut registry, "multicidrset");
+        let metrics = self.clone();
+        registry.register_collector(Box::new(Present { metrics, known }));
+        registry
+    }
+
+    /// Makes a decision and counts what it changed.
+    pub(crate) fn count<T>(
+        &self,
+        allocator: &mut Allocator,
+        decision: impl FnOnce(&mut Allocator) -> T,
+    ) -> T {
+        let decided = decision(allocator);
+        let mut seen = self.seen();
+        let blocks = allocator.blocks();
+        let mut pools = 0;
+        for (set, _) in blocks.sets() {
+            for usage in blocks.usage_of(&set.name) {
+                pools += 1;
+                let range = usage.range.cidr().to_string();
+                let pool = Pool {
+                    set: set.name.clone(),
+                    range,
+                };
+                let before = seen.get(&pool).map(|seen| seen.usage);
+                if before == Some(usage) {
+                    continue;
+                }
+                self.changed(&pool, before.as_ref(), &usage);
+                let growth = Growth::default();
+                seen.entry(pool).or_insert(Seen { usage, growth }).usage = usage;
+            }
+        }
+        if pools < seen.len() {
+            self.forget_gone(allocator, &mut seen);
+        }
+        decided
+    }
+
+    /// Notes how full the ranges are now.
+    pub(crate) fn sample(&self) {
+        let now = Instant::now();
+        for Seen { usage, growth } in self.seen().values_mut() {
+            growth.sample(now, usage.used, usage.free);
+        }
+    }
+
+    fn changed(&self, pool: &Pool, before: Option<&Usage>, now: &Usage) {
+        match pool.set.as_str() {
+            "" => self.flags.changed(&pool.of_flags(), before, now),
+            _ => self.objects.changed(&pool.of_object(), before, now),
+        }
+    }
+
+    fn forget_gone(&self, allocator: &Allocator, seen: &mut BTreeMap<Pool, Seen>) {
+        let there: Vec<&str> = allocator
+            .blocks()
+            .sets()
+            .map(|(set, _)| set.name.as_str())
+            .collect();
+        seen.retain(|pool, _| {
+            let stays = there.contains(&pool.set.as_str());
+            if !stays {
+                self.objects.forget(&pool.of_object());
+            }
+            stays
+        });
+    }
+
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<Pool, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    fn of_flags(&self) -> OfFlags {
+        OfFlags {
+            clusterCIDR: self.range.clone(),
+        }
+    }
+
+    fn of_object(&self) -> OfObject {
+        OfObject {
+            clusterCIDR: self.range.clone(),
+            clusterCIDRName: self.set.clone(),
+        }
+    }
+
+    fn labels(&self) -> [(&'static str, String); 2] {
+        [
+            ("clusterCIDR", self.range.clone()),
+            ("clusterCIDRName", self.set.clone()),
+        ]
+    }
+}
+
+/// What is counted when it is asked for.
+#[derive(Debug)]
+struct Present {
+    metrics: Metrics,
+    known: Arc<Known>,
+}
+
+/// How many blocks there are in each state.
+#[derive(Debug, Default)]
+struct States {
+    reserved: u64,
+    assigned: u64,
+    foreign: u64,
+    draining: u64,
+    quarantined: u64,
+    overlaps: u64,
+    without: u64,
+}
+
+impl States {
+    fn of(allocator: &Allocator) -> Self {
+        let mut states = Self::default();
+        for block in allocator.blocks().iter() {
+            match block.claim {
+                Claim::Reserved => states.reserved += 1,
+                Claim::Assigned(_) => states.assigned += 1,
+                Claim::Foreign(_) => states.foreign += 1,
+                Claim::Draining(_) => states.draining += 1,
+            }
+        }
+        for (_, _, phase) in allocator.formers() {
+            if let Phase::Quarantined(_) = phase {
+                states.quarantined += 1;
+                states.draining = states.draining.saturating_sub(1);
+            }
+        }
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        states.overlaps = count(overlaps(allocator.blocks()).len());
+        states.without = count(allocator.without_blocks().count());
+        states
+    }
+}
+
+impl Collector for Present {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let queue = self.metrics.queue.stats();
+        let depth = u64::try_from(queue.depth).unwrap_or(u64::MAX);
+        let gauge = MetricType::Gauge;
+        let counter = MetricType::Counter;
+        let help = "Nodes that are ready to be looked at";
+        let mut family = encoder.encode_descriptor("workqueue_depth", help, None, gauge)?;
+        ConstGauge::new(depth).encode(family.encode_family(&QUEUE)?)?;
+        for (name, help, value) in [
+            ("workqueue_adds", "Looks that were asked for", queue.adds),
+            (
+                "workqueue_retries",
+                "Looks that were asked for after a failure",
+                queue.retries,
+            ),
+        ] {
+            let mut family = encoder.encode_descriptor(name, help, None, counter)?;
+            ConstCounter::new(value).encode(family.encode_family(&QUEUE)?)?;
+        }
+        self.pools(&mut encoder)?;
+        let Some(states) = self.known.read(States::of) else {
+            return Ok(());
+        };
+        let help = "Node blocks, by what is known of them";
+        let mut family = encoder.encode_descriptor("podplane_node_blocks", help, None, gauge)?;
+        for (state, count) in [
+            ("reserved", states.reserved),
+            ("assigned", states.assigned),
+            ("foreign", states.foreign),
+            ("draining", states.draining),
+            ("quarantined", states.quarantined),
+        ] {
+            ConstGauge::new(count).encode(family.encode_family(&[("state", state)])?)?;
+        }
+        for (name, help, count) in [
+            (
+                "podplane_podcidr_overlaps",
+                "Blocks of nodes that share addresses with another node's",
+                states.overlaps,
+            ),
+            (
+                "podplane_nodes_without_podcidr",
+                "Nodes that should have a block and have none",
+                states.without,
+            ),
+        ] {
+            let metric = encoder.encode_descriptor(name, help, None, gauge)?;
+            ConstGauge::new(count).encode(metric)?;
+        }
+        Ok(())
+    }
+}
+
+impl Present {
+    fn pools(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let gauge = MetricType::Gauge;
+        let seen = self.metrics.seen();
+        for (name, help, count) in [
+            (
+                "podplane_pool_blocks_free",
+                "Blocks of the range that can be given",
+                (|usage| usage.free) as fn(&Usage) -> u64,
+            ),
+            (
+                "podplane_pool_blocks_used",
+                "Blocks of the range that are in use or reserved",
+                |usage| usage.used,
+            ),
+        ] {
+            let mut family = encoder.encode_descriptor(name, help, None, gauge)?;
+            for (pool, seen) in seen.iter() {
+                let value = ConstGauge::new(count(&seen.usage));
+                value.encode(family.encode_family(&pool.labels())?)?;
+            }
+        }
+        let name = "podplane_pool_exhaustion_seconds";
+        let help = "Until no block of the range is free, at the rate of the last hour; absent while it does not grow";
+        let mut family = encoder.encode_descriptor(name, help, None, gauge)?;
+        for (pool, seen) in seen.iter() {
+            if let Some(left) = seen.growth.left() {
+                let value = ConstGauge::new(left.as_secs_f64());
+                value.encode(family.encode_family(&pool.labels())?)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! What nodes that are gone have left: blocks that are not free yet.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use podplane_api::jiff::Timestamp;
+
+/// How far a block of a gone node is on its way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its addresses may be in use; by sandboxes that the kubelet still has until then, if there is a time.
+    Draining(Option<Timestamp>),
+    /// Nothing uses it, and it is kept back until then.
+    Quarantined(Timestamp),
+}
+
+/// Blocks of gone nodes, by the node's name and UID.
+#[derive(Debug, Default)]
+pub(super) struct Formers(BTreeMap<String, BTreeMap<String, BTreeMap<IpNet, Phase>>>);
+
+impl Formers {
+    /// The node is gone. What its records say will be learned.
+    pub(super) fn add(&mut self, name: &str, uid: &str, nets: &[IpNet]) {
+        for net in nets {
+            self.of(name, uid)
+                .entry(*net)
+                .or_insert(Phase::Draining(None));
+        }
+    }
+
+    /// What a record says. Returns whether the block was not known.
+    pub(super) fn learn(&mut self, name: &str, uid: &str, net: IpNet, phase: Phase) -> bool {
+        self.of(name, uid).insert(net, phase).is_none()
+    }
+
+    /// The record is gone. Returns whether it was the last of the node.
+    pub(super) fn remove(&mut self, name: &str, uid: &str, net: IpNet) -> bool {
+        let Some(uids) = self.0.get_mut(name) else {
+            return false;
+        };
+        let Some(nets) = uids.get_mut(uid) else {
+            return false;
+        };
+        nets.remove(&net);
+        let last = nets.is_empty();
+        if last {
+            uids.remove(uid);
+        }
+        if uids.is_empty() {
+            self.0.remove(name);
+        }
+        last
+    }
+
+    /// The UIDs of gone nodes of that name, with their blocks.
+    pub(super) fn named(&self, name: &str) -> Vec<(String, Vec<(IpNet, Phase)>)> {
+        let uids = self.0.get(name).into_iter().flatten();
+        uids.map(|(uid, nets)| {
+            let nets = nets.iter().map(|(net, phase)| (*net, *phase)).collect();
+            (uid.clone(), nets)
+        })
+        .collect()
+    }
+
+    /// Whether sandboxes are known to hold any.
+    pub(super) fn any_held(&self) -> bool {
+        self.iter()
+            .any(|(_, _, phase)| matches!(phase, Phase::Draining(Some(_))))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, IpNet, Phase)> {
+        let uids = self.0.values().flatten();
+        uids.flat_map(|(uid, nets)| nets.iter().map(|(net, phase)| (uid.as_str(), *net, *phase)))
+    }
+
+    fn of(&mut self, name: &str, uid: &str) -> &mut BTreeMap<IpNet, Phase> {
+        self.0
+            .entry(name.to_owned())
+            .or_default()
+            .entry(uid.to_owned())
+            .or_default()
+    }
+}

@@ -1,0 +1,116 @@
+//! Who waits for a block.
+
+use std::collections::BTreeMap;
+
+/// Nodes for which there was no block. They are woken in the order in which they began to wait, and only when something was freed since they were
+/// refused: however many wait, nobody asks again and again for what is not there.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    by_name: BTreeMap<String, Entry>,
+    order: BTreeMap<u64, String>,
+    begun: u64,
+    freed: u64,
+    woken: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    order: u64,
+    /// What `freed` was when it was refused.
+    refused_at: u64,
+    woken: bool,
+}
+
+impl Waiting {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Whether it would be of no use to try again.
+    pub(super) fn sleeps(&self, name: &str) -> bool {
+        self.by_name.get(name).is_some_and(|entry| !entry.woken)
+    }
+
+    /// There is no block for the node. Returns whether it did not wait before.
+    pub(super) fn refuse(&mut self, name: &str) -> bool {
+        if let Some(entry) = self.by_name.get_mut(name) {
+            self.woken -= u64::from(entry.woken);
+            entry.woken = false;
+            entry.refused_at = self.freed;
+            return false;
+        }
+        let entry = Entry {
+            order: self.begun,
+            refused_at: self.freed,
+            woken: false,
+        };
+        self.order.insert(self.begun, name.to_owned());
+        self.by_name.insert(name.to_owned(), entry);
+        self.begun += 1;
+        true
+    }
+
+    /// The node has a block, or wants none any more.
+    pub(super) fn remove(&mut self, name: &str) {
+        if let Some(entry) = self.by_name.remove(name) {
+            self.order.remove(&entry.order);
+            self.woken -= u64::from(entry.woken);
+        }
+    }
+
+    /// A block is free that was not.
+    pub(super) fn freed(&mut self) {
+        self.freed += 1;
+    }
+
+    /// Those that should try again, of whom there are to be no more than blocks that are `free`.
+    pub(super) fn wake(&mut self, free: u64) -> Vec<String> {
+        let mut names = Vec::new();
+        if self.woken >= free {
+            return names;
+        }
+        for name in self.order.values() {
+            let Some(entry) = self.by_name.get_mut(name) else {
+                continue;
+            };
+            if !entry.woken && entry.refused_at < self.freed {
+                entry.woken = true;
+                self.woken += 1;
+                names.push(name.clone());
+                if self.woken >= free {
+                    break;
+                }
+            }
+        }
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_are_woken_as_blocks_are_free_and_the_longest_waiting_first() {
+        let mut waiting = Waiting::default();
+        for name in ["c", "a", "b"] {
+            assert!(waiting.refuse(name));
+        }
+        assert_eq!(waiting.wake(5), [""; 0], "nothing was freed");
+        waiting.freed();
+        assert_eq!(waiting.wake(0), [""; 0]);
+        assert_eq!(waiting.wake(1), ["c"]);
+        assert_eq!(waiting.wake(1), [""; 0], "c is on its way to it");
+        assert!(!waiting.sleeps("c") && waiting.sleeps("a"));
+        assert!(!waiting.refuse("c"), "somebody was faster; c waits on");
+        assert_eq!(
+            waiting.wake(1),
+            ["a"],
+            "it was freed before a, but after c was refused last"
+        );
+        waiting.remove("a");
+        assert_eq!(waiting.wake(1), ["b"]);
+        waiting.freed();
+        assert_eq!(waiting.wake(2), ["c"]);
+    }
+}
