@@ -251,7 +251,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
             async { tokio::try_join!(allocate, collect).map(drop) }
         });
         // Whoever leads no more ends, so that nothing that it has in mind is left.
-        led.await?.unwrap_or(Ok(()))
+        Box::pin(led).await?.unwrap_or(Ok(()))
     };
 
     let mut tasks = Tasks::new(stop.clone());

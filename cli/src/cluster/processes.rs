@@ -81,6 +81,8 @@ pub(super) fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) 
     ];
     let mut args = args("ipam-controller", flags);
     args.push("--allocate-node-cidrs=true".into());
+    // The same after a restart, which leads at once then.
+    args.push("--leader-elect-identity=up".into());
     published(dir, "ipam-controller", LOCAL, args)
 }
 

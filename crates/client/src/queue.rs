@@ -172,11 +172,6 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         }
     }
 
-    /// How often `key` failed since it was last forgotten.
-    pub fn failures(&self, key: &Key) -> u32 {
-        self.lock().failures.get(key).copied().unwrap_or(0)
-    }
-
     /// Up to `limit` further keys, as [`WorkQueue::get`] would return them, for a worker that can serve many at once. None that has failed:
     /// one that makes trouble is served alone.
     pub fn take_fresh(&self, limit: usize) -> Vec<Key> {
