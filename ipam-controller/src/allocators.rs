@@ -114,7 +114,7 @@ impl Chosen {
                     tracing::info!(%range, nodes = ranges.max_nodes(), "allocating node blocks");
                 }
             }
-            Self::Cloud(config) => config.announce(),
+            Self::Cloud(config, _) => config.announce(),
         }
     }
 
