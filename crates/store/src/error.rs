@@ -12,7 +12,8 @@ pub enum StoreError {
     Conflict {
         /// Which of [`Txn::guards`](crate::Txn::guards), counted from zero.
         guard: usize,
-        /// The key that it failed on; for [`Guard::NoneUnder`](crate::Guard::NoneUnder) the first one found there.
+        /// The key that it failed on; for [`Guard::NoneUnder`](crate::Guard::NoneUnder) and [`Guard::OnlyUnder`](crate::Guard::OnlyUnder) the
+        /// first one found there that should not be.
         key: Key,
         /// When that key was last modified; `None` if it is absent.
         current: Option<Revision>,

@@ -409,6 +409,15 @@ pub enum Guard {
     },
     /// There is no item under the prefix.
     NoneUnder(Prefix),
+    /// There is no item under the prefix but the one at this key, and that one, if it is there, was last modified at the revision.
+    OnlyUnder {
+        /// The prefix.
+        prefix: Prefix,
+        /// The key; under the prefix, to be of use.
+        key: Key,
+        /// [`Item::modified`] of what the caller read.
+        revision: Revision,
+    },
 }
 
 /// One change of one key.

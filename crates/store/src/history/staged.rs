@@ -102,10 +102,21 @@ impl<'a> Staged<'a> {
                 Some(item) if item.modified == *revision => Ok(()),
                 other => conflict(key, other),
             },
-            Guard::NoneUnder(prefix) => match self.first_under(prefix) {
+            Guard::NoneUnder(prefix) => match self.first_under(prefix, |_| true) {
                 None => Ok(()),
                 Some(item) => conflict(&item.key, Some(item)),
             },
+            Guard::OnlyUnder {
+                prefix,
+                key,
+                revision,
+            } => {
+                let other = |item: &Item| item.key != *key || item.modified != *revision;
+                match self.first_under(prefix, other) {
+                    None => Ok(()),
+                    Some(item) => conflict(&item.key, Some(item)),
+                }
+            }
         }
     }
 
@@ -116,11 +127,15 @@ impl<'a> Staged<'a> {
         }
     }
 
-    fn first_under<'s>(&'s self, prefix: &'s Prefix) -> Option<&'s Item> {
+    fn first_under<'s>(
+        &'s self,
+        prefix: &'s Prefix,
+        wanted: impl Fn(&Item) -> bool,
+    ) -> Option<&'s Item> {
         let untouched = self
             .base
             .latest_under(prefix)
-            .find(|item| !self.latest.contains_key(&item.key));
+            .find(|item| !self.latest.contains_key(&item.key) && wanted(item));
         let from = (
             std::ops::Bound::Included(prefix.as_bytes()),
             std::ops::Bound::Unbounded,
@@ -129,7 +144,7 @@ impl<'a> Staged<'a> {
             .latest
             .range::<[u8], _>(from)
             .take_while(|(key, _)| prefix.contains(key));
-        let staged = staged.find_map(|(_, item)| item.as_ref());
+        let staged = staged.find_map(|(_, item)| item.as_ref().filter(|item| wanted(item)));
         untouched
             .into_iter()
             .chain(staged)

@@ -38,6 +38,12 @@ enum GuardOp {
         stale: bool,
     },
     NoneUnder(usize),
+    /// But the present item of the key, or one that is `stale`.
+    OnlyUnder {
+        prefix: usize,
+        key: usize,
+        stale: bool,
+    },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -46,6 +52,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         (0..KEYS.len()).prop_map(GuardOp::Present),
         (0..KEYS.len(), any::<bool>()).prop_map(|(key, stale)| GuardOp::At { key, stale }),
         (1..PREFIXES.len()).prop_map(GuardOp::NoneUnder),
+        (1..PREFIXES.len(), 0..KEYS.len(), any::<bool>())
+            .prop_map(|(prefix, key, stale)| GuardOp::OnlyUnder { prefix, key, stale }),
     ];
     let writes = prop::collection::btree_map(
         0..KEYS.len(),
@@ -86,6 +94,14 @@ impl Model {
                 .get(key)
                 .is_some_and(|item| item.modified == *revision),
             Guard::NoneUnder(prefix) => !content.keys().any(|key| prefix.contains(key)),
+            Guard::OnlyUnder {
+                prefix,
+                key,
+                revision,
+            } => content
+                .values()
+                .filter(|item| prefix.contains(&item.key))
+                .all(|item| (&item.key, item.modified) == (key, *revision)),
         }
     }
 
@@ -161,23 +177,30 @@ async fn commit(
 ) {
     let (current, content) = model.now();
     let key = |index: usize| suite::key(KEYS[index]);
+    let revision_of = |index: usize, stale: bool| {
+        let item = content.get(&key(index));
+        let modified = item.map_or(current, |item| item.modified);
+        Revision::new(modified.number() - u64::from(stale)).unwrap_or(FIRST_REVISION)
+    };
     let guards: Vec<Guard> = guards
         .iter()
         .map(|guard| match *guard {
             GuardOp::Absent(index) => Guard::Absent(key(index)),
             GuardOp::Present(index) => Guard::Present(key(index)),
             GuardOp::NoneUnder(index) => Guard::NoneUnder(PREFIXES[index].into()),
-            GuardOp::At { key: index, stale } => {
-                let modified = content
-                    .get(&key(index))
-                    .map_or(current, |item| item.modified);
-                let stale =
-                    Revision::new(modified.number() - u64::from(stale)).unwrap_or(FIRST_REVISION);
-                Guard::At {
-                    key: key(index),
-                    revision: stale,
-                }
-            }
+            GuardOp::At { key: index, stale } => Guard::At {
+                key: key(index),
+                revision: revision_of(index, stale),
+            },
+            GuardOp::OnlyUnder {
+                prefix,
+                key: index,
+                stale,
+            } => Guard::OnlyUnder {
+                prefix: PREFIXES[prefix].into(),
+                key: key(index),
+                revision: revision_of(index, stale),
+            },
         })
         .collect();
     let writes = writes.into_iter().map(|(index, value)| match value {

@@ -193,6 +193,11 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: Fixture>() {
         key: key(at),
         revision,
     };
+    let only = |prefix: &str, at: &str, revision| Guard::OnlyUnder {
+        prefix: prefix.into(),
+        key: key(at),
+        revision,
+    };
     let holding = [
         Guard::Absent(key("dir/a")),
         Guard::Absent(key("gone")),
@@ -201,6 +206,9 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: Fixture>() {
         at("dir/b", new),
         Guard::NoneUnder("dir/c".into()),
         Guard::NoneUnder("gone".into()),
+        only("dir/", "dir/b", new),
+        only("dir/b", "dir/b", new),
+        only("gone", "dir/b", old),
     ];
     for guard in holding {
         fixture
@@ -219,6 +227,8 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: Fixture>() {
         (Guard::NoneUnder("dir/".into()), "dir/b", Some(new)),
         (Guard::NoneUnder("dir/b".into()), "dir/b", Some(new)),
         (Guard::NoneUnder(Prefix::all()), "dir/b", Some(new)),
+        (only("dir/", "dir/b", old), "dir/b", Some(new)),
+        (only("dir/", "dir/c", new), "dir/b", Some(new)),
     ];
     for (failing, at, modified) in conflicting {
         let txn = Txn::new()
@@ -353,9 +363,14 @@ pub(crate) async fn of_concurrent_creates_one_wins<F: Fixture>() {
     const WRITERS: usize = 16;
     let fixture = Arc::new(F::new());
     for round in 0..20 {
-        // The same key; different keys of a directory that must be empty; and that together with another guard.
-        for kind in 0..3 {
+        // The same key; different keys of a directory that must be empty; that together with another guard; and what was read alone in a directory.
+        for kind in 0..4 {
             let dir = format!("{round}/{kind}/");
+            let alone = key(&format!("{dir}alone"));
+            let read = match kind {
+                3 => put(fixture.store(), &format!("{dir}alone"), "").await,
+                _ => FIRST_REVISION,
+            };
             let mut writers = JoinSet::new();
             for writer in 0..WRITERS {
                 let fixture = Arc::clone(&fixture);
@@ -367,6 +382,13 @@ pub(crate) async fn of_concurrent_creates_one_wins<F: Fixture>() {
                     1 => Txn::new()
                         .guard(Guard::NoneUnder(dir.clone().into()))
                         .put(own, ""),
+                    3 => Txn::new()
+                        .guard(Guard::OnlyUnder {
+                            prefix: dir.clone().into(),
+                            key: alone.clone(),
+                            revision: read,
+                        })
+                        .put(alone.clone(), ""),
                     _ => Txn::new()
                         .guard(Guard::Absent(own.clone()))
                         .guard(Guard::NoneUnder(dir.clone().into()))
