@@ -1,16 +1,18 @@
 //! What stands against a write that is valid in itself, because of what else there is. It comes after validation.
 
 mod blocks;
+pub(crate) mod fences;
 
 use std::fmt;
 
 use futures::future::BoxFuture;
 use ipnet::IpNet;
 use podplane_ipam::ServiceRanges;
-use podplane_proto::error::ApiError;
+use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Write};
 
-pub(crate) use blocks::NodeBlocks;
+pub(crate) use blocks::{Move, NodeBlocks, RecordState, Stored, Which};
+pub(crate) use fences::Fences;
 
 /// What nodes are measured against.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +50,8 @@ pub(crate) struct Beside {
 pub(crate) struct Change<'a, K> {
     pub(crate) old: Option<&'a K>,
     pub(crate) new: Option<&'a K>,
+    /// What the writer leads by, if it says so.
+    pub(crate) fence: Option<&'a Fence>,
 }
 
 impl<K> Clone for Change<'_, K> {

@@ -15,16 +15,17 @@ mod watch;
 pub(crate) use delete::DeleteOptions;
 pub(crate) use list::{Freshness, Listed, NOT_OLDER_THAN};
 pub(crate) use patch::Patch;
-use std::sync::Arc;
 pub(crate) use update::Part;
 pub(crate) use watch::{Start, Told, WatchOptions, revision as watch_revision};
 
+use std::sync::Arc;
+
 use podplane_api::{Object, ObjectKey, Scope, jiff::Timestamp, meta::Time};
-use podplane_proto::error::ApiError;
+use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Key, Revision, StoreError, Txn};
 
 use crate::{
-    admission::{Admission, Beside, Change},
+    admission::{Admission, Beside, Change, fences},
     cache::{Entry, KindCache, Position, Query},
     engine::Engine,
     error, storage,
@@ -68,6 +69,34 @@ pub(crate) struct Write {
     /// Who is recorded in `metadata.managedFields` as the writer. Nobody is for writes through gRPC, where no client names itself: Kubernetes
     /// takes an object without records for one that was there before its first apply.
     pub(crate) manager: Option<String>,
+    /// What the writer leads by, if it says so.
+    pub(crate) fence: Option<Fence>,
+}
+
+impl Write {
+    fn terms(&self) -> Terms<'_> {
+        Terms {
+            effect: self.effect,
+            fence: self.fence.as_ref(),
+        }
+    }
+}
+
+/// On what terms an object is changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms<'a> {
+    pub(crate) effect: Effect,
+    /// Only while this fence holds.
+    pub(crate) fence: Option<&'a Fence>,
+}
+
+impl From<Effect> for Terms<'_> {
+    fn from(effect: Effect) -> Self {
+        Self {
+            effect,
+            fence: None,
+        }
+    }
 }
 
 /// What is to become of an object.
@@ -139,10 +168,10 @@ impl<K: Strategy> Registry<K> {
     async fn change(
         &self,
         key: &ObjectKey,
-        effect: Effect,
+        terms: Terms<'_>,
         decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
     ) -> Result<K, ApiError> {
-        self.change_guarded(key, Vec::new(), effect, decide).await
+        self.change_guarded(key, Vec::new(), terms, decide).await
     }
 
     /// The same under further guards; that one of them does not hold is a conflict.
@@ -150,12 +179,14 @@ impl<K: Strategy> Registry<K> {
         &self,
         key: &ObjectKey,
         guards: Vec<Guard>,
-        effect: Effect,
+        terms: Terms<'_>,
         decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
     ) -> Result<K, ApiError> {
         scoped::<K>(key)?;
         let store_key = storage::key::<K>(key)?;
+        let Terms { effect, fence } = terms;
         loop {
+            let leads = fences::guard(&self.engine, fence).await?;
             let found = self.engine.get(&store_key).await.map_err(error::store)?;
             let item = found.ok_or_else(|| error::not_found::<K>(&key.name))?;
             let old: K = storage::decode(&item).map_err(|error| error::internal(&error))?;
@@ -168,15 +199,18 @@ impl<K: Strategy> Registry<K> {
                     Step::Keep(object) | Step::Put(object) => Some(object),
                     Step::Remove(_) => None,
                 },
+                fence,
             };
             let beside = self.beside(change, effect).await?;
-            let txn = Txn {
-                guards: std::iter::once(unchanged(&store_key, revision))
-                    .chain(guards.clone())
-                    .chain(beside.guards)
-                    .collect(),
+            let mut txn = Txn {
+                guards: leads.into_iter().collect(),
                 writes: beside.writes,
             };
+            txn.guards.push(unchanged(&store_key, revision));
+            let of_what_was_read = txn.guards.len();
+            txn.guards.extend(guards.iter().cloned());
+            let of_admission = txn.guards.len();
+            txn.guards.extend(beside.guards);
             let (txn, mut object) = match decided {
                 Step::Keep(object) => return Ok(object),
                 Step::Put(mut object) => {
@@ -199,11 +233,11 @@ impl<K: Strategy> Registry<K> {
                     storage::set_revision(&mut object, committed.revision);
                     return Ok(object);
                 }
-                // Only the object itself changed: decide again on what it is now.
-                Err(StoreError::Conflict { guard: 0, .. }) => {}
-                Err(StoreError::Conflict { guard, .. }) if guard > guards.len() => {
+                // Only the object itself changed, or who leads: decide again on what it is now.
+                Err(StoreError::Conflict { guard, .. }) if guard < of_what_was_read => {}
+                Err(StoreError::Conflict { guard, .. }) if guard >= of_admission => {
                     let (old, new) = (before.as_ref(), Some(&object));
-                    self.judge(Change { old, new }).await?;
+                    self.judge(Change { old, new, fence }).await?;
                 }
                 Err(error) => return Err(error::store(error)),
             }

@@ -13,6 +13,7 @@ use podplane_api::{
 use podplane_proto::{
     DESCRIPTORS,
     error::ApiError,
+    ipam::block_service_server::{self, BlockServiceServer},
     store::store_service_server::{self, StoreServiceServer},
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
@@ -26,7 +27,7 @@ use tonic::service::RoutesBuilder;
 
 use crate::{
     Config, StoreKind,
-    admission::{Admission, NodeBlocks, Policy},
+    admission::{Admission, Fences, NodeBlocks, Policy},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     registry::Registry,
@@ -35,7 +36,7 @@ use crate::{
         events::EventsV1,
         resource::{Resource, RestKind},
     },
-    service::{Backups, KindService, NarrowMethods},
+    service::{Backups, BlockRecords, KindService, NarrowMethods},
     upkeep::{Kind, Upkeep},
 };
 
@@ -139,11 +140,14 @@ pub(crate) async fn serve(
     let blocks = Arc::new(NodeBlocks::open(engine.clone(), policy).await?);
     let mut server = Server::new(engine.clone(), shutdown.clone());
     server.add::<Pod>();
-    server.add_admitting::<Node>(Some(blocks));
+    let nodes = server.add_admitting::<Node>(Some(blocks.clone()));
+    let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
+    server.routes.add_service(records);
+    server.names.push(block_service_server::SERVICE_NAME);
     let namespaces = server.add::<Namespace>();
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
-    server.add::<Lease>();
+    server.add_admitting::<Lease>(Some(Arc::new(Fences)));
     server.add::<Service>();
     server.add::<Deployment>();
     server.add::<ReplicaSet>();

@@ -1,11 +1,12 @@
 //! The gRPC services: one for each kind, all of them this one.
 
+mod blocks;
 mod methods;
 mod status;
 mod store;
 mod watch;
 
-pub(crate) use self::store::Backups;
+pub(crate) use self::{blocks::BlockRecords, store::Backups};
 
 use std::{
     convert::Infallible,
@@ -14,11 +15,16 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use podplane_proto::wire::Verb;
+use http::HeaderMap;
+use podplane_proto::{
+    error::ApiError,
+    fence::{Fence, InvalidFence, METADATA},
+    wire::Verb,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, codegen::Service, server::NamedService};
 
-use crate::{registry::Registry, strategy::Strategy};
+use crate::{error, registry::Registry, strategy::Strategy};
 
 type Response = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
@@ -52,7 +58,12 @@ impl<K: Strategy> NamedService for KindService<K> {
 /// The methods that only one kind has.
 pub(crate) trait NarrowMethods: Strategy {
     /// Answers a method that is none of the uniform ones.
-    fn call(_registry: &Registry<Self>, method: &str, _request: http::Request<Body>) -> Response {
+    fn call(
+        _registry: &Registry<Self>,
+        method: &str,
+        _fence: Option<Fence>,
+        _request: http::Request<Body>,
+    ) -> Response {
         unknown::<Self>(method)
     }
 }
@@ -60,6 +71,17 @@ pub(crate) trait NarrowMethods: Strategy {
 fn unknown<K: Strategy>(method: &str) -> Response {
     let unknown = Status::unimplemented(format!("{} has no method {method}", K::SERVICE));
     ready(Ok(unknown.into_http())).boxed()
+}
+
+/// What the caller says that it leads by.
+fn fence(headers: &HeaderMap) -> Result<Option<Fence>, ApiError> {
+    let Some(value) = headers.get(METADATA) else {
+        return Ok(None);
+    };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    text.parse()
+        .map(Some)
+        .map_err(|error: InvalidFence| error::bad_request(error.to_string()))
 }
 
 impl<K: NarrowMethods> Service<http::Request<Body>> for KindService<K> {
@@ -79,12 +101,16 @@ impl<K: NarrowMethods> Service<http::Request<Body>> for KindService<K> {
             .next()
             .unwrap_or_default()
             .to_owned();
+        let fence = match fence(request.headers()) {
+            Ok(fence) => fence,
+            Err(error) => return ready(Ok(status::of(error).into_http())).boxed(),
+        };
         match Verb::ALL
             .into_iter()
             .find(|verb| verb.method::<K>() == method)
         {
-            Some(verb) => methods::call(self, verb, request),
-            None => K::call(&self.registry, &method, request),
+            Some(verb) => methods::call(self, verb, fence, request),
+            None => K::call(&self.registry, &method, fence, request),
         }
     }
 }

@@ -1,11 +1,15 @@
 //! The whole server in this process, through the client that everyone uses.
 
 mod admission;
+mod assign;
+mod blocks;
 mod cluster_cidrs;
 mod deletes;
 mod durability;
 mod faces;
+mod fences;
 mod http_face;
+mod leader;
 mod lifecycle;
 mod lists;
 mod manifests;

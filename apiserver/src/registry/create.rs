@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{Effect, Part, Registry, Write, managed, now, unchanged};
 use crate::{
-    admission::{Beside, Change},
+    admission::{Beside, Change, fences},
     error, storage,
     strategy::Strategy,
 };
@@ -65,7 +65,13 @@ impl<K: Strategy> Registry<K> {
         }
         let key = storage::key::<K>(&object.key())?;
         let value = storage::encode(&mut object)?;
-        let change = |new| Change { old: None, new };
+        let fence = write.fence.as_ref();
+        let mut leads = fences::guard(&self.engine, fence).await?;
+        let change = |new| Change {
+            old: None,
+            new,
+            fence,
+        };
         let mut beside = self.beside(change(Some(&object)), write.effect).await?;
         if write.effect == Effect::Dry {
             return match self.engine.get(&key).await.map_err(error::store)? {
@@ -76,6 +82,7 @@ impl<K: Strategy> Registry<K> {
         loop {
             let Beside { guards, writes } = beside;
             let guards = std::iter::once(Guard::Absent(key.clone()))
+                .chain(leads)
                 .chain(namespace)
                 .chain(guards)
                 .collect();
@@ -88,8 +95,9 @@ impl<K: Strategy> Registry<K> {
                 Err(StoreError::Conflict { guard: 0, .. }) => {
                     return Err(error::already_exists::<K>(object.name()));
                 }
-                // The namespace changed, it may be gone, or going; or something stands against the object that did not before.
+                // Somebody else leads; the namespace changed, it may be gone, or going; or something stands against the object that did not before.
                 Err(StoreError::Conflict { .. }) => {
+                    leads = fences::guard(&self.engine, fence).await?;
                     namespace = self.namespace_guard(&object).await?;
                     self.judge(change(Some(&object))).await?;
                     beside = self.beside(change(Some(&object)), write.effect).await?;

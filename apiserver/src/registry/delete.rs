@@ -6,11 +6,12 @@ use podplane_api::{
 };
 use podplane_proto::{
     error::ApiError,
+    fence::Fence,
     wire::{Preconditions, Propagation},
 };
 use podplane_store::{Guard, Revision};
 
-use super::{Effect, Registry, Step, now, truncated};
+use super::{Effect, Registry, Step, Terms, now, truncated};
 use crate::{error, strategy::Strategy};
 
 /// How an object is to be deleted.
@@ -21,6 +22,8 @@ pub(crate) struct DeleteOptions {
     /// What becomes of the objects that it owns; none: what its finalizers say, else [`Propagation::Background`].
     pub(crate) propagation: Option<Propagation>,
     pub(crate) effect: Effect,
+    /// What the writer leads by, if it says so.
+    pub(crate) fence: Option<Fence>,
 }
 
 impl<K: Strategy> Registry<K> {
@@ -30,7 +33,11 @@ impl<K: Strategy> Registry<K> {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<K, ApiError> {
-        self.change(key, options.effect, |object| plan(object, options))
+        let terms = Terms {
+            effect: options.effect,
+            fence: options.fence.as_ref(),
+        };
+        self.change(key, terms, |object| plan(object, options))
             .await
     }
 
@@ -53,7 +60,7 @@ impl<K: Strategy> Registry<K> {
                 Step::Keep(object)
             })
         };
-        self.change(key, Effect::Durable, remove).await
+        self.change(key, Terms::default(), remove).await
     }
 
     /// Forgets changes up to a revision.
@@ -80,7 +87,7 @@ impl Registry<Namespace> {
                 Step::Remove(namespace)
             })
         };
-        self.change_guarded(key, nothing_left, Effect::Durable, release)
+        self.change_guarded(key, nothing_left, Terms::default(), release)
             .await
     }
 }

@@ -9,7 +9,7 @@ use podplane_proto::{
     wire::{AssignPodCidrsRequest, BindPodRequest},
 };
 
-use super::{Effect, Registry, now};
+use super::{Registry, Terms, now};
 use crate::{error, strategy};
 
 impl Registry<Pod> {
@@ -17,7 +17,7 @@ impl Registry<Pod> {
     pub(crate) async fn bind(
         &self,
         request: &BindPodRequest,
-        effect: Effect,
+        terms: Terms<'_>,
     ) -> Result<Pod, ApiError> {
         const RESOURCE: &str = "pods/binding";
         let BindPodRequest {
@@ -47,7 +47,7 @@ impl Registry<Pod> {
             Ok(super::Step::Put(bound))
         };
         let key = ObjectKey::new(namespace.as_str(), name.as_str());
-        self.change(&key, effect, bind).await
+        self.change(&key, terms, bind).await
     }
 }
 
@@ -56,6 +56,7 @@ impl Registry<Node> {
     pub(crate) async fn assign_pod_cidrs(
         &self,
         request: &AssignPodCidrsRequest,
+        terms: Terms<'_>,
     ) -> Result<Node, ApiError> {
         let AssignPodCidrsRequest {
             name,
@@ -88,6 +89,6 @@ impl Registry<Node> {
             Ok(())
         };
         let key = ObjectKey::new("", name.as_str());
-        self.modify(&key, Effect::Durable, assign).await
+        self.modify(&key, terms, assign).await
     }
 }

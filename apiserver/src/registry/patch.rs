@@ -101,7 +101,7 @@ impl<K: Strategy> Registry<K> {
             )
         };
         let (object, created) = loop {
-            match self.change(key, write.effect, &change).await {
+            match self.change(key, write.terms(), &change).await {
                 Err(error)
                     if error.reason == Reason::NotFound
                         && part == Part::Main
@@ -111,8 +111,8 @@ impl<K: Strategy> Registry<K> {
             let object = decode(patched::<K>(None, part, patch, manager)?)?;
             // The record of who applied is in the document.
             let write = Write {
-                effect: write.effect,
                 manager: None,
+                ..write.clone()
             };
             match self.create(object, &write).await {
                 Err(error) if error.reason == Reason::AlreadyExists => {}

@@ -4,7 +4,7 @@ use podplane_api::{
 };
 use podplane_proto::error::ApiError;
 
-use super::{Effect, Registry, Step, Write, managed};
+use super::{Registry, Step, Terms, Write, managed};
 use crate::{error, strategy::Strategy};
 
 /// Which part of an object a write is of; it leaves the rest as it is.
@@ -52,14 +52,14 @@ impl<K: Strategy> Registry<K> {
         }
         let manager = write.manager.as_deref();
         let change = |old: K| replace(&old, object.clone(), part, manager);
-        self.change(&object.key(), write.effect, change).await
+        self.change(&object.key(), write.terms(), change).await
     }
 
     /// What the server itself changes in an object: judged as a client's update is.
     pub(crate) async fn modify(
         &self,
         key: &ObjectKey,
-        effect: Effect,
+        terms: Terms<'_>,
         change: impl Fn(&mut K) -> Result<(), ApiError> + Send + Sync,
     ) -> Result<K, ApiError> {
         let change = |old: K| {
@@ -68,7 +68,7 @@ impl<K: Strategy> Registry<K> {
             count_generation(&mut new, &old);
             finish(new, &old)
         };
-        self.change(key, effect, change).await
+        self.change(key, terms, change).await
     }
 }
 

@@ -153,6 +153,7 @@ impl Options {
             write: Write {
                 effect: self.effect()?,
                 manager: Some(manager),
+                fence: None,
             },
             validation,
         })
@@ -341,6 +342,7 @@ pub(super) fn delete_options(body: &Value) -> Result<DeleteOptions, ApiError> {
         },
         propagation,
         effect: effect(&body.dry_run.unwrap_or_default().join(","))?,
+        fence: None,
     })
 }
 

@@ -297,7 +297,7 @@ impl RestKind for Pod {
                         node_name: text("/target/name"),
                         resource_version: text("/metadata/resourceVersion"),
                     };
-                    registry.bind(&request, effect).await.map(drop)
+                    registry.bind(&request, effect.into()).await.map(drop)
                 }
                 Subresource::Eviction => {
                     let mut options = super::request::delete_options(&document["deleteOptions"])?;

@@ -12,6 +12,7 @@ use podplane_api::{
 use podplane_proto::{
     codec,
     error::ApiError,
+    fence::Fence,
     transport::{Encoded, Wire, WireCodec},
     wire::{
         AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, ListRequest, ObjectList,
@@ -25,33 +26,32 @@ use super::{KindService, NarrowMethods, Response, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
-    registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry, Write},
+    registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry, Terms, Write},
     strategy::Strategy,
 };
 
 pub(super) fn call<K: Strategy>(
     service: &KindService<K>,
     verb: Verb,
+    fence: Option<Fence>,
     request: http::Request<Body>,
 ) -> Response {
     let registry = service.registry.clone();
+    let write = Write {
+        fence,
+        ..Write::default()
+    };
     match verb {
         Verb::Create => encoded(request, move |WriteRequest { object }| async move {
-            encode(&registry.create(decode(object)?, &Write::default()).await?)
+            encode(&registry.create(decode(object)?, &write).await?)
         }),
         Verb::Update => encoded(request, move |WriteRequest { object }| async move {
-            encode(
-                &registry
-                    .update(decode(object)?, Part::Main, &Write::default())
-                    .await?,
-            )
+            let object = decode(object)?;
+            encode(&registry.update(object, Part::Main, &write).await?)
         }),
         Verb::UpdateStatus => encoded(request, move |WriteRequest { object }| async move {
-            encode(
-                &registry
-                    .update(decode(object)?, Part::Status, &Write::default())
-                    .await?,
-            )
+            let object = decode(object)?;
+            encode(&registry.update(object, Part::Status, &write).await?)
         }),
         Verb::Get => encoded(request, move |GetRequest { namespace, name }| async move {
             let entry = registry.get(&key::<K>(namespace, name)).await?;
@@ -70,6 +70,7 @@ pub(super) fn call<K: Strategy>(
                 preconditions: preconditions.unwrap_or_default(),
                 propagation: Propagation::parse(propagation_policy.as_deref().unwrap_or_default())?,
                 effect: Effect::Durable,
+                fence: write.fence,
             };
             encode(
                 &registry
@@ -94,12 +95,17 @@ pub(super) fn call<K: Strategy>(
 }
 
 impl NarrowMethods for Pod {
-    fn call(registry: &Registry<Self>, method: &str, request: http::Request<Body>) -> Response {
+    fn call(
+        registry: &Registry<Self>,
+        method: &str,
+        fence: Option<Fence>,
+        request: http::Request<Body>,
+    ) -> Response {
         let registry = registry.clone();
         match method {
             "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
                 request.namespace = or_default::<Self>(request.namespace);
-                encode(&registry.bind(&request, Effect::Durable).await?)
+                encode(&registry.bind(&request, terms(fence.as_ref())).await?)
             }),
             _ => unknown::<Self>(method),
         }
@@ -107,16 +113,29 @@ impl NarrowMethods for Pod {
 }
 
 impl NarrowMethods for Node {
-    fn call(registry: &Registry<Self>, method: &str, request: http::Request<Body>) -> Response {
+    fn call(
+        registry: &Registry<Self>,
+        method: &str,
+        fence: Option<Fence>,
+        request: http::Request<Body>,
+    ) -> Response {
         let registry = registry.clone();
         match method {
             "AssignPodCIDRs" => {
                 encoded(request, move |request: AssignPodCidrsRequest| async move {
-                    encode(&registry.assign_pod_cidrs(&request).await?)
+                    let terms = terms(fence.as_ref());
+                    encode(&registry.assign_pod_cidrs(&request, terms).await?)
                 })
             }
             _ => unknown::<Self>(method),
         }
+    }
+}
+
+pub(super) fn terms(fence: Option<&Fence>) -> Terms<'_> {
+    Terms {
+        fence,
+        ..Terms::default()
     }
 }
 

@@ -1,0 +1,81 @@
+//! Why a block is refused, and which one is free.
+
+use ipnet::IpNet;
+use podplane_api::{
+    Object as _,
+    core::Node,
+    validation::{ErrorList, Path},
+};
+use podplane_ipam::{Family, nearest_free};
+use podplane_proto::error::ApiError;
+
+use super::record::{RecordState, Stored};
+use crate::{admission::Policy, error};
+
+/// How far from the refused block a free one is proposed where no range is known that it should be of, in bits: 2^16 blocks, of its size or that of what is in the way.
+const NEARBY_BITS: u8 = 16;
+
+/// A block that is in the way, and whose it is.
+pub(super) fn whose(stored: &Stored) -> String {
+    let Stored {
+        net, node, record, ..
+    } = stored;
+    let state = match (record.state, record.until) {
+        (RecordState::Assigned, _) => String::new(),
+        (RecordState::Foreign, _) => " (foreign)".to_owned(),
+        (RecordState::Draining, _) => {
+            ", which is gone and whose addresses are still in use (draining)".to_owned()
+        }
+        (RecordState::Quarantined, None) => ", which is gone (quarantined)".to_owned(),
+        (RecordState::Quarantined, Some(until)) => {
+            format!(", which is gone (quarantined until {until})")
+        }
+    };
+    format!("{net} of node \"{node}\"{state}")
+}
+
+/// `Node "b" is invalid: spec.podCIDRs: Invalid value: …: overlaps …; … is free`
+pub(super) fn refusal(
+    policy: &Policy,
+    node: &Node,
+    net: &IpNet,
+    (held, whose): (&IpNet, &str),
+    records: &[Stored],
+) -> ApiError {
+    let mut errors = ErrorList::new();
+    let detail = format!("overlaps {whose}; {}", proposal(policy, net, held, records));
+    let path = Path::new("spec").child("podCIDRs");
+    errors.invalid(&path, net.to_string(), &detail);
+    error::invalid::<Node>(node.name(), &errors)
+}
+
+/// What could be taken instead.
+fn proposal(policy: &Policy, net: &IpNet, held: &IpNet, records: &[Stored]) -> String {
+    let services = policy.service_ranges.as_slice().iter().copied();
+    let taken = || records.iter().map(|held| held.net).chain(services.clone());
+    let of_family = |range: &&IpNet| Family::of(range) == Family::of(net);
+    let mut ranges = policy.cluster_cidrs.iter().filter(of_family).peekable();
+    let length = net.prefix_len();
+    if ranges.peek().is_none() {
+        let wider = length.min(held.prefix_len()).saturating_sub(NEARBY_BITS);
+        let nearby = IpNet::new(net.addr(), wider);
+        return match nearby
+            .ok()
+            .and_then(|nearby| nearest_free(net, &nearby, taken()))
+        {
+            Some(free) => format!("{free} is free"),
+            None => format!("no /{length} nearby is free"),
+        };
+    }
+    let mut full = Vec::new();
+    for range in ranges {
+        match nearest_free(net, range, taken()) {
+            Some(free) => return format!("{free} is free"),
+            None => full.push(range.to_string()),
+        }
+    }
+    format!(
+        "no /{length} is free in the cluster CIDR {}",
+        full.join(",")
+    )
+}

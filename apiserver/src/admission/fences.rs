@@ -1,0 +1,98 @@
+//! The fence of each election: a record that every change of leader replaces.
+//!
+//! It is written in the commit of the Lease, so its revision is the Lease's from that write, which is the epoch that the leader knows. That it still is at that
+//! revision is one guard.
+
+use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture, future::ready};
+use podplane_api::{Object as _, coordination::Lease};
+use podplane_proto::{
+    error::{ApiError, Reason},
+    fence::Fence,
+};
+use podplane_store::{Guard, Key, KeyError, Revision, Write};
+
+use super::{Admission, Beside, Change};
+use crate::{engine::Engine, error};
+
+/// Raises the fences.
+#[derive(Debug)]
+pub(crate) struct Fences;
+
+/// `/podplane/fences/NAMESPACE/LEASE`
+fn key(namespace: &str, lease: &str) -> Result<Key, KeyError> {
+    Key::try_from(format!("/podplane/fences/{namespace}/{lease}"))
+}
+
+/// Who holds it, and since when: a term of one leader.
+fn term(lease: &Lease) -> Option<(Option<&str>, Option<podplane_api::jiff::Timestamp>)> {
+    let spec = lease.spec.as_ref()?;
+    let acquired = spec.acquire_time.as_ref().map(|time| time.0);
+    Some((spec.holder_identity.as_deref(), acquired))
+}
+
+impl Admission<Lease> for Fences {
+    fn beside<'a>(&'a self, change: Change<'a, Lease>) -> BoxFuture<'a, Result<Beside, ApiError>> {
+        let beside = || {
+            let mut beside = Beside::default();
+            let Some(lease) = change.new.or(change.old) else {
+                return Ok(beside);
+            };
+            let key = key(lease.namespace(), lease.name());
+            let key = key.map_err(|error| error::internal(&error))?;
+            match (change.old.map(term), change.new.map(term)) {
+                (Some(old), Some(new)) if old == new => {}
+                (_, Some(new)) => {
+                    let holder = new.and_then(|(holder, _)| holder).unwrap_or_default();
+                    let value = Bytes::copy_from_slice(holder.as_bytes());
+                    beside.writes.push(Write::Put { key, value });
+                }
+                // Nobody leads by a Lease that is gone.
+                (_, None) => beside.writes.push(Write::Delete { key }),
+            }
+            Ok(beside)
+        };
+        ready(beside()).boxed()
+    }
+
+    fn judge<'a>(&'a self, _change: Change<'a, Lease>) -> BoxFuture<'a, Result<(), ApiError>> {
+        // There are no guards.
+        ready(Ok(())).boxed()
+    }
+}
+
+/// That the fence holds, and goes on to until the commit; nothing, for a writer that has none.
+pub(crate) async fn guard(
+    engine: &Engine,
+    fence: Option<&Fence>,
+) -> Result<Option<Guard>, ApiError> {
+    let Some(fence) = fence else {
+        return Ok(None);
+    };
+    // What no Lease can be named has no fence.
+    let (Ok(key), epoch) = (
+        key(&fence.namespace, &fence.name),
+        Revision::new(fence.epoch),
+    ) else {
+        return Err(lost(fence, "there is no such lease"));
+    };
+    let found = engine.get(&key).await.map_err(error::store)?;
+    match found {
+        Some(item) if Some(item.modified) == epoch => Ok(Some(Guard::At {
+            key,
+            revision: item.modified,
+        })),
+        Some(item) if item.value.is_empty() => Err(lost(fence, "the lease was released")),
+        Some(item) => {
+            let holder = String::from_utf8_lossy(&item.value);
+            let why = format!("{holder:?} has the lease since revision {}", item.modified);
+            Err(lost(fence, &why))
+        }
+        None => Err(lost(fence, "the lease is gone")),
+    }
+}
+
+fn lost(fence: &Fence, why: &str) -> ApiError {
+    let message = format!("the fence {fence} is lost: {why}");
+    ApiError::new(Reason::FenceLost, message)
+}

@@ -1,0 +1,234 @@
+//! The records of node blocks.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use ipnet::IpNet;
+use podplane_api::{Object as _, core::Node, jiff::SignedDuration};
+use podplane_ipam::parse_cidr;
+use podplane_proto::{
+    error::ApiError,
+    fence::Fence,
+    ipam::{
+        AssignBlocksRequest, AssignBlocksResponse, Assignment, AssignmentResult, Block, BlockState,
+        BlockUpdate, BlockUpdateResult, ListBlocksRequest, ListBlocksResponse, Refusal,
+        UpdateBlocksRequest, UpdateBlocksResponse, assignment_result,
+        block_service_server::BlockService, block_update, block_update_result,
+    },
+    wire::AssignPodCidrsRequest,
+};
+use tonic::{Request, Response, Status};
+
+use super::{fence, methods::terms, status};
+use crate::{
+    admission::{Move, NodeBlocks, RecordState, Stored, Which},
+    error,
+    registry::Registry,
+};
+
+const MAX_ASSIGNMENTS: usize = 1000;
+const MAX_UPDATES: usize = 100;
+
+/// Serves the records.
+#[derive(Debug)]
+pub(crate) struct BlockRecords {
+    pub(crate) nodes: Registry<Node>,
+    pub(crate) blocks: Arc<NodeBlocks>,
+}
+
+#[tonic::async_trait]
+impl BlockService for BlockRecords {
+    async fn list_blocks(
+        &self,
+        _: Request<ListBlocksRequest>,
+    ) -> Result<Response<ListBlocksResponse>, Status> {
+        let (records, revision) = self.blocks.records().await.map_err(status::of)?;
+        let mut blocks: Vec<_> = records
+            .iter()
+            .map(|found| (found.net, block(found)))
+            .collect();
+        blocks.extend(
+            self.blocks
+                .reserved()
+                .iter()
+                .map(|net| (*net, reserved(net))),
+        );
+        blocks.sort_by_key(|(net, _)| *net);
+        Ok(Response::new(ListBlocksResponse {
+            blocks: blocks.into_iter().map(|(_, block)| block).collect(),
+            resource_version: revision.to_string(),
+        }))
+    }
+
+    async fn assign_blocks(
+        &self,
+        request: Request<AssignBlocksRequest>,
+    ) -> Result<Response<AssignBlocksResponse>, Status> {
+        let (fence, AssignBlocksRequest { assignments }) =
+            self.begin(request).await.map_err(status::of)?;
+        at_most(MAX_ASSIGNMENTS, "assignments", assignments.len()).map_err(status::of)?;
+        // Each is a commit of its own; those that come together share a sync.
+        let assign = assignments.into_iter().map(|assignment| {
+            let fence = fence.as_ref();
+            async move {
+                let result = match self.assign(assignment, fence).await {
+                    Ok(version) => assignment_result::Result::ResourceVersion(version),
+                    Err(error) => assignment_result::Result::Refusal(refusal(error)),
+                };
+                AssignmentResult {
+                    result: Some(result),
+                }
+            }
+        });
+        let results = join_all(assign).await;
+        Ok(Response::new(AssignBlocksResponse { results }))
+    }
+
+    async fn update_blocks(
+        &self,
+        request: Request<UpdateBlocksRequest>,
+    ) -> Result<Response<UpdateBlocksResponse>, Status> {
+        let (fence, UpdateBlocksRequest { updates }) =
+            self.begin(request).await.map_err(status::of)?;
+        at_most(MAX_UPDATES, "updates", updates.len()).map_err(status::of)?;
+        let update = updates.into_iter().map(|update| {
+            let fence = fence.as_ref();
+            async move {
+                let result = match self.update(update, fence).await {
+                    Ok(block) => block_update_result::Result::Block(block),
+                    Err(error) => block_update_result::Result::Refusal(refusal(error)),
+                };
+                BlockUpdateResult {
+                    result: Some(result),
+                }
+            }
+        });
+        let results = join_all(update).await;
+        Ok(Response::new(UpdateBlocksResponse { results }))
+    }
+}
+
+impl BlockRecords {
+    /// What is asked, and by which leader, if it still leads.
+    async fn begin<T>(&self, request: Request<T>) -> Result<(Option<Fence>, T), ApiError> {
+        let fence = fence(request.metadata().as_ref())?;
+        self.blocks.leads(fence.as_ref()).await?;
+        Ok((fence, request.into_inner()))
+    }
+
+    async fn assign(
+        &self,
+        assignment: Assignment,
+        fence: Option<&Fence>,
+    ) -> Result<String, ApiError> {
+        let Assignment {
+            name,
+            uid,
+            resource_version,
+            pod_cidrs,
+        } = assignment;
+        let request = AssignPodCidrsRequest {
+            name,
+            uid,
+            resource_version,
+            pod_cidrs,
+        };
+        let assigned = self.nodes.assign_pod_cidrs(&request, terms(fence)).await?;
+        Ok(assigned.resource_version().to_owned())
+    }
+
+    async fn update(&self, update: BlockUpdate, fence: Option<&Fence>) -> Result<Block, ApiError> {
+        use block_update::Change;
+        let BlockUpdate {
+            cidr,
+            node_name: node,
+            node_uid,
+            change,
+            quarantine_seconds,
+        } = update;
+        let net =
+            parse_cidr(&cidr).map_err(|error| error::bad_request(format!("cidr: {error}")))?;
+        let seconds = |seconds: u32| SignedDuration::from_secs(seconds.into());
+        let to = match change {
+            Some(Change::State(state)) => match BlockState::try_from(state) {
+                Ok(BlockState::Assigned) => Move::Assigned,
+                Ok(BlockState::Foreign) => Move::Foreign,
+                Ok(BlockState::Quarantined) => Move::Quarantined(seconds(quarantine_seconds)),
+                _ => {
+                    let why = "state: must be ASSIGNED, FOREIGN or QUARANTINED";
+                    return Err(error::bad_request(why));
+                }
+            },
+            Some(Change::Release(true)) => Move::Release,
+            Some(Change::HeldSeconds(0)) => Move::Held(None),
+            Some(Change::HeldSeconds(held)) => Move::Held(Some(seconds(held))),
+            Some(Change::Release(false)) | None => {
+                let why = "state, release or held_seconds is required";
+                return Err(error::bad_request(why));
+            }
+        };
+        let which = Which {
+            net: net.trunc(),
+            node,
+            node_uid,
+        };
+        let updated = self.blocks.update(&which, to, fence).await?;
+        Ok(updated.as_ref().map(block).unwrap_or_default())
+    }
+}
+
+fn at_most(max: usize, field: &str, found: usize) -> Result<(), ApiError> {
+    match found {
+        found if found > max => Err(error::bad_request(format!(
+            "{field}: there are {found}, and may be {max}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn block(found: &Stored) -> Block {
+    let record = &found.record;
+    let state = match record.state {
+        RecordState::Assigned => BlockState::Assigned,
+        RecordState::Foreign => BlockState::Foreign,
+        RecordState::Draining => BlockState::Draining,
+        RecordState::Quarantined => BlockState::Quarantined,
+    };
+    Block {
+        cidr: found.net.to_string(),
+        state: state.into(),
+        node_name: found.node.clone(),
+        node_uid: record.node_uid.clone(),
+        fence: record.fence.clone().unwrap_or_default(),
+        resource_version: found.revision.to_string(),
+        until: record
+            .until
+            .map(|until| until.to_string())
+            .unwrap_or_default(),
+    }
+}
+
+fn reserved(net: &IpNet) -> Block {
+    Block {
+        cidr: net.to_string(),
+        state: BlockState::Reserved.into(),
+        ..Block::default()
+    }
+}
+
+fn refusal(error: ApiError) -> Refusal {
+    let ApiError {
+        reason,
+        message,
+        fields,
+        continue_token: _,
+    } = error;
+    Refusal {
+        reason: reason.as_str().to_owned(),
+        message,
+        fields: fields
+            .into_iter()
+            .map(|violation| violation.field)
+            .collect(),
+    }
+}
