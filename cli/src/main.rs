@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     commands::{
         apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, kubeconfig,
-        node, ping, plan, plugins, run, service, status, store, up,
+        node, ping, plan, plugins, restart, run, service, status, store, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -48,6 +48,7 @@ enum Command {
     Down(down::Args),
     Status(status::Args),
     Node(node::Args),
+    Restart(restart::Args),
     Store(store::Args),
     Kubeconfig(kubeconfig::Args),
 
@@ -121,6 +122,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Down(args) => down::run(args, global),
         Command::Status(args) => status::run(args, global),
         Command::Node(args) => node::run(args, global),
+        Command::Restart(args) => restart::run(args, global),
         Command::Store(args) => store::run(args, global),
         Command::Kubeconfig(args) => kubeconfig::run(args, global),
         Command::Get(args) => get::run(args, global),

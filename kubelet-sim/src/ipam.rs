@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, io, path::PathBuf};
 
+use ipnet::IpNet;
 use podplane_cni::{
     CniError, NetworkConfigList,
-    host_local::{self, Capacity, Lease},
+    host_local::{self, Capacity, Lease, Range},
 };
 use serde_json::Value;
 
@@ -13,6 +14,8 @@ use serde_json::Value;
 pub struct Ipam {
     /// Addresses for pods, by family.
     pub capacity: Capacity,
+    /// What they are in.
+    pub subnets: Vec<IpNet>,
     dir: PathBuf,
 }
 
@@ -31,6 +34,12 @@ impl Ipam {
         let config = host_local::Config::of_network(list)?;
         Ok(Some(Self {
             capacity: host_local::capacity(&config),
+            subnets: config
+                .sets
+                .iter()
+                .flat_map(|set| set.ranges())
+                .map(Range::subnet)
+                .collect(),
             dir: config.dir(),
         }))
     }

@@ -11,6 +11,8 @@ use podplane_api::names;
 use podplane_cni::types::{ConfigError, NetworkConfigList};
 use serde_json::Value;
 
+use crate::cri::template::Template;
+
 /// The name of a node: a DNS subdomain, and so also a file name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(String);
@@ -82,6 +84,28 @@ impl NodeDir {
         self.0.join("cri.sock")
     }
 
+    /// Whether the node's network is the one made of its podCIDR. It is not while a configuration that somebody else put into `net.d` comes
+    /// first there: that one has ranges of its own, and a node does not need a podCIDR for it.
+    pub fn uses_pod_cidr(&self) -> bool {
+        let is_configuration = |path: &PathBuf| {
+            path.extension().is_some_and(|kind| {
+                ["conflist", "conf", "json"]
+                    .iter()
+                    .any(|known| kind == *known)
+            })
+        };
+        let entries = fs::read_dir(self.net_d()).into_iter().flatten().flatten();
+        let first = entries
+            .map(|entry| entry.path())
+            .filter(is_configuration)
+            .min();
+        first.is_none_or(|first| {
+            Template::ALL
+                .iter()
+                .any(|template| first.file_name() == Some(template.file_name().as_ref()))
+        })
+    }
+
     /// The node's network: the first configuration of `net.d`.
     ///
     /// A host-local section that says nothing of `dataDir` gets [`NodeDir::networks`], where the reference would use a directory of
@@ -143,6 +167,23 @@ mod tests {
         for name in ["", ".", "..", "a/b", "../a", "A", "-a", "a-", "a..b", "a b"] {
             assert!(name.parse::<NodeName>().is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_configuration_that_comes_before_ours_needs_no_pod_cidr() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = NodeDir::new(dir.path(), &"n".parse().unwrap());
+        assert!(node.uses_pod_cidr());
+        fs::create_dir_all(node.net_d()).unwrap();
+        let write = |name: &str| fs::write(node.net_d().join(name), "{}").unwrap();
+        write(Template::Containerd.file_name());
+        write("99-later.conflist");
+        write("00-readme.txt");
+        assert!(node.uses_pod_cidr());
+        write("05-pool.conflist");
+        assert!(!node.uses_pod_cidr());
+        fs::remove_file(node.net_d().join("05-pool.conflist")).unwrap();
+        assert!(node.uses_pod_cidr());
     }
 
     #[test]

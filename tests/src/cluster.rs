@@ -90,6 +90,19 @@ impl Cluster {
     ///
     /// If it does not come up.
     pub async fn up(up: Up) -> Result<Option<Self>> {
+        Self::start(up, &["--detach", "--wait"]).await
+    }
+
+    /// The same, for a cluster of which not every node will be Ready.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub async fn up_without_waiting(up: Up) -> Result<Option<Self>> {
+        Self::start(up, &["--detach"]).await
+    }
+
+    async fn start(up: Up, mode: &[&str]) -> Result<Option<Self>> {
         if up.network == Network::Kernel && !peers::root() {
             return Ok(None);
         }
@@ -98,7 +111,7 @@ impl Cluster {
             .tempdir()
             .context("make a data directory")?;
         let before = Machine::now();
-        start(dir.path(), &up)?;
+        start(dir.path(), &up, mode)?;
         let client = connect(dir.path())?;
         Ok(Some(Self {
             dir,
@@ -139,7 +152,7 @@ impl Cluster {
     ///
     /// If it does not come up.
     pub fn up_again(&mut self, up: &Up) -> Result<()> {
-        start(self.dir.path(), up)?;
+        start(self.dir.path(), up, &["--detach", "--wait"])?;
         self.client = connect(self.dir.path())?;
         Ok(())
     }
@@ -269,17 +282,10 @@ impl Drop for Cluster {
     }
 }
 
-fn start(dir: &Path, up: &Up) -> Result<()> {
+fn start(dir: &Path, up: &Up, mode: &[&str]) -> Result<()> {
     let Up { network, args, .. } = up;
-    let mut command = podplane([
-        "up",
-        "--detach",
-        "--wait",
-        "--network",
-        network.as_str(),
-        "--data-dir",
-    ]);
-    let up = finish(command.arg(dir).args(args));
+    let mut command = podplane(["up", "--network", network.as_str(), "--data-dir"]);
+    let up = finish(command.arg(dir).args(mode).args(args));
     ensure!(
         up.code == Some(0),
         "up failed with {:?}:\n{}{}",

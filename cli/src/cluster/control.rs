@@ -1,24 +1,35 @@
 //! The control socket: `podplane.cluster.v1`, both ends of it.
 
+use clap::ValueEnum as _;
 use podplane_client::{Endpoint, endpoint};
 use podplane_kubelet::NodeName;
 use podplane_proto::cluster::{
     AddNodeRequest, AddNodeResponse, GetStatusRequest, GetStatusResponse, RemoveNodeRequest,
-    RemoveNodeResponse, StopRequest, StopResponse, cluster_service_client::ClusterServiceClient,
-    cluster_service_server::ClusterService,
+    RemoveNodeResponse, RestartRequest, RestartResponse, StopRequest, StopResponse,
+    cluster_service_client::ClusterServiceClient, cluster_service_server::ClusterService,
 };
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status, transport::Channel};
 
-use super::data_dir::DataDir;
+use super::{
+    data_dir::DataDir,
+    settings::{Flags, Network},
+};
 
 /// What the supervisor is asked to do. It does one thing after another.
 #[derive(Debug)]
 pub(crate) enum Command {
     Status(oneshot::Sender<GetStatusResponse>),
-    AddNode {
-        name: NodeName,
+    AddNodes {
+        names: Vec<NodeName>,
+        network: Network,
         answer: oneshot::Sender<Result<(), Status>>,
+    },
+    Restart {
+        services: Vec<String>,
+        flags: Box<Flags>,
+        /// Answered with those that were started again.
+        answer: oneshot::Sender<Result<Vec<String>, Status>>,
     },
     RemoveNode {
         name: String,
@@ -66,11 +77,40 @@ impl ClusterService for Control {
         &self,
         request: Request<AddNodeRequest>,
     ) -> Result<Response<AddNodeResponse>, Status> {
-        let name = request.into_inner().name.parse::<NodeName>();
-        let name = name.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.ask(|answer| Command::AddNode { name, answer })
-            .await??;
+        let AddNodeRequest { names, network } = request.into_inner();
+        let names = names.iter().map(|name| name.parse::<NodeName>());
+        let names = names
+            .collect::<Result<_, _>>()
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let network = match &*network {
+            "" => Network::Auto,
+            name => Network::from_str(name, false).map_err(Status::invalid_argument)?,
+        };
+        self.ask(|answer| Command::AddNodes {
+            names,
+            network,
+            answer,
+        })
+        .await??;
         Ok(Response::new(AddNodeResponse {}))
+    }
+
+    async fn restart(
+        &self,
+        request: Request<RestartRequest>,
+    ) -> Result<Response<RestartResponse>, Status> {
+        let (services, flags) = flags(request.into_inner())
+            .map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
+        let restarted = self
+            .ask(|answer| Command::Restart {
+                services,
+                flags: Box::new(flags),
+                answer,
+            })
+            .await??;
+        Ok(Response::new(RestartResponse {
+            services: restarted,
+        }))
     }
 
     async fn remove_node(
@@ -87,6 +127,30 @@ impl ClusterService for Control {
         self.ask(Command::Stop).await?;
         Ok(Response::new(StopResponse {}))
     }
+}
+
+/// What a request to restart says, in the words of `up`.
+fn flags(request: RestartRequest) -> anyhow::Result<(Vec<String>, Flags)> {
+    let RestartRequest {
+        services,
+        cluster_cidr,
+        node_cidr_mask_size,
+        node_cidr_mask_size_ipv4,
+        node_cidr_mask_size_ipv6,
+        service_cluster_ip_range,
+        compat,
+    } = request;
+    let mask = |mask: Option<u32>| mask.map(u8::try_from).transpose();
+    let flags = Flags {
+        cluster_cidr,
+        node_cidr_mask_size: mask(node_cidr_mask_size)?,
+        node_cidr_mask_size_ipv4: mask(node_cidr_mask_size_ipv4)?,
+        node_cidr_mask_size_ipv6: mask(node_cidr_mask_size_ipv6)?,
+        service_cluster_ip_range,
+        compat: compat.map(|name| name.parse()).transpose()?,
+        ..Flags::default()
+    };
+    Ok((services, flags))
 }
 
 /// The client's end. Every call fails as unavailable where no cluster runs.

@@ -51,6 +51,9 @@ pub(crate) struct Record {
 pub(crate) struct Member {
     pub(crate) name: String,
     pub(crate) place: u32,
+    /// Whether its pods have addresses alone though those of other nodes have devices.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) ledger: bool,
 }
 
 /// What the supervisor tells of itself to those who must enter its namespaces before they can start a thread.
@@ -282,11 +285,16 @@ impl Record {
         while record.nodes.len() < wanted {
             let name = format!("node-{number}");
             if !record.has(&name) {
-                record.add(name);
+                record.add(name, false);
             }
             number += 1;
         }
         (record, gone.into_iter().map(|node| node.name).collect())
+    }
+
+    /// How many nodes have devices where the cluster has any.
+    pub(crate) fn kernel_nodes(&self) -> usize {
+        self.nodes.iter().filter(|node| !node.ledger).count()
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -294,13 +302,17 @@ impl Record {
     }
 
     /// Adds a node at the first place that is free.
-    pub(crate) fn add(&mut self, name: String) -> Member {
+    pub(crate) fn add(&mut self, name: String, ledger: bool) -> Member {
         let taken: std::collections::BTreeSet<_> =
             self.nodes.iter().map(|node| node.place).collect();
         let place = (0..)
             .find(|place| !taken.contains(place))
             .unwrap_or(u32::MAX);
-        let member = Member { name, place };
+        let member = Member {
+            name,
+            place,
+            ledger,
+        };
         self.nodes.push(member.clone());
         member
     }
@@ -367,7 +379,7 @@ mod tests {
         assert_eq!(names(&record), ["node-0", "node-1", "node-2"]);
         assert!(gone.is_empty());
         record.nodes.remove(1);
-        assert_eq!(record.add("edge".into()).place, 1);
+        assert_eq!(record.add("edge".into(), false).place, 1);
         let (record, _) = Record::next(Some(record), settings(3));
         assert_eq!(names(&record), ["node-0", "node-2", "edge"]);
         let (record, _) = Record::next(Some(record), settings(4));

@@ -72,6 +72,17 @@ impl NodeNetwork {
         )
     }
 
+    /// Whether the ranges of `config` leave these alone.
+    pub(crate) fn is_beside(&self, config: &RangeConfig) -> bool {
+        let ranges = config.ranges.iter().map(|range| range.cidr());
+        let mut others = ranges.chain(config.service_ranges.iter().copied());
+        others.all(|other| {
+            self.0
+                .iter()
+                .all(|own| !own.contains(&other) && !other.contains(own))
+        })
+    }
+
     /// The addresses of a node, with the length of their prefix.
     pub(crate) fn addresses(&self, node: &Member) -> Vec<IpNet> {
         let address = |net: &IpNet| {
@@ -274,6 +285,7 @@ mod tests {
         let member = Member {
             name: "n".into(),
             place,
+            ledger: false,
         };
         network
             .addresses(&member)

@@ -1,6 +1,6 @@
 //! A running cluster: its network, its services and its nodes.
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, io, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use backon::{ExponentialBuilder, Retryable as _};
@@ -24,10 +24,11 @@ use super::{
     kubeconfig,
     mode::Mode,
     processes::{self, Place},
-    service::{Service, Spec},
-    settings::MAX_KERNEL_NODES,
+    service::{Listens, Service, Spec},
+    settings::{Flags, MAX_KERNEL_NODES, Network, Settings},
     supervisor::progress,
 };
+use crate::report::UsageError;
 
 /// How many nodes one CRI process and one kubelet serve where nothing runs inside nodes.
 const NODES_PER_PROCESS: usize = 500;
@@ -92,28 +93,14 @@ impl Cluster {
             self.make_fabric().await?;
         }
         let nodes = self.record.nodes.clone();
-        let size = if self.mode.is_kernel() {
-            1
-        } else {
-            NODES_PER_PROCESS
-        };
-        for (number, nodes) in nodes.chunks(size).enumerate() {
-            let name = match nodes {
-                [node] => node.name.clone(),
-                _ => format!("nodes-{number}"),
-            };
-            self.start_cri(name, nodes.to_vec())?;
-        }
+        self.start_cris(nodes)?;
         self.server = self.control_plane[0].listening().await?;
         kubeconfig::write(&self.dir, &self.server)?;
         progress(format!("apiserver serves on {}", self.server));
         // Before the first node is registered, and not before a start has come so far: flags that cannot work are not kept.
         self.dir.write_record(&self.record)?;
-        for service in [
-            processes::ipam_controller(&self.dir, &self.record.settings, &self.server),
-            processes::controller_manager(&self.dir, &self.server),
-            processes::scheduler(&self.dir, &self.record.settings, &self.server),
-        ] {
+        let mut services = processes::control_plane(&self.dir, &self.record.settings, &self.server);
+        for service in services.split_off(1) {
             let service = self.run(service);
             self.control_plane.push(service);
         }
@@ -174,49 +161,140 @@ impl Cluster {
         }
     }
 
-    /// Makes a node and starts its processes; the kubelet registers it.
-    pub(super) async fn add_node(&mut self, name: NodeName) -> Result<(), Status> {
-        let name = name.to_string();
-        if self.record.has(&name) {
+    /// Makes nodes and starts their processes; the kubelets register them.
+    pub(super) async fn add_nodes(
+        &mut self,
+        names: Vec<NodeName>,
+        network: Network,
+    ) -> Result<(), Status> {
+        let names: BTreeSet<_> = names.iter().map(ToString::to_string).collect();
+        if let Some(name) = names.iter().find(|name| self.record.has(name)) {
             return Err(Status::already_exists(format!(
                 "node {name} is already there"
             )));
         }
-        if self.mode.is_kernel() && self.record.nodes.len() >= MAX_KERNEL_NODES {
+        let ledger = match network {
+            Network::Kernel if !self.mode.is_kernel() => {
+                return Err(Status::failed_precondition(format!(
+                    "the cluster is in ledger mode ({}): no node of it can have devices",
+                    self.mode.reason()
+                )));
+            }
+            Network::Auto | Network::Kernel => false,
+            Network::Ledger => self.mode.is_kernel(),
+        };
+        let kernel_nodes = self.record.kernel_nodes() + names.len();
+        if self.mode.is_kernel() && !ledger && kernel_nodes > MAX_KERNEL_NODES {
             return Err(Status::resource_exhausted(format!(
-                "one bridge takes {MAX_KERNEL_NODES} nodes, and the cluster has so many"
+                "one bridge takes {MAX_KERNEL_NODES} nodes, and the cluster would have {kernel_nodes}"
             )));
         }
-        let node = self.record.add(name);
-        let added = self.start_node(node.clone()).await;
+        let names = names.into_iter();
+        let nodes: Vec<_> = names.map(|name| self.record.add(name, ledger)).collect();
+        let added = self.start_nodes(&nodes).await;
         if let Err(error) = &added {
-            tracing::error!(
-                node = node.name,
-                error = format!("{error:#}"),
-                "node cannot be added"
-            );
-            // What was made of it goes; what cannot go now is still on record, for `node remove`.
-            if let Err(error) = self.end_node(&node.name).await {
-                tracing::warn!(
-                    node = node.name,
-                    error = format!("{error:#}"),
-                    "something of the node is left"
-                );
+            tracing::error!(error = format!("{error:#}"), "nodes cannot be added");
+            for node in &nodes {
+                // What was made of it goes; what cannot go now is still on record, for `node remove`.
+                if let Err(error) = self.end_node(&node.name).await {
+                    tracing::warn!(
+                        node = node.name,
+                        error = format!("{error:#}"),
+                        "something of the node is left"
+                    );
+                }
             }
         }
         added.map_err(internal)
     }
 
-    async fn start_node(&mut self, node: Member) -> anyhow::Result<()> {
-        if let Some(fabric) = self.fabric.clone() {
-            let node = node.clone();
-            spawn_blocking(move || fabric.add_node(&node)).await??;
+    async fn start_nodes(&mut self, nodes: &[Member]) -> anyhow::Result<()> {
+        for node in nodes {
+            if let Some(fabric) = self.fabric_of(node) {
+                let node = node.clone();
+                spawn_blocking(move || fabric.add_node(&node)).await??;
+            }
         }
-        self.start_cri(node.name.clone(), vec![node])?;
-        let index = self.groups.len() - 1;
-        self.start_kubelet(index);
-        try_join_all(self.groups[index].services().map(Service::listening)).await?;
+        let first = self.groups.len();
+        self.start_cris(nodes.to_vec())?;
+        for index in first..self.groups.len() {
+            self.start_kubelet(index);
+        }
+        let services = self.groups[first..].iter().flat_map(Group::services);
+        try_join_all(services.map(Service::listening)).await?;
         self.dir.write_record(&self.record)
+    }
+
+    /// The network that a node is attached to, if its pods have devices.
+    fn fabric_of(&self, node: &Member) -> Option<Fabric> {
+        self.fabric.clone().filter(|_| !node.ledger)
+    }
+
+    /// Starts services of the control plane again: those of that name, and those whose flags are others now. Returns their names.
+    pub(super) async fn restart(
+        &mut self,
+        names: &[String],
+        flags: &Flags,
+    ) -> Result<Vec<String>, Status> {
+        let known = |name: &&String| {
+            let mut services = self.control_plane.iter();
+            services.any(|service| service.spec().name == **name)
+        };
+        if let Some(name) = names.iter().find(|name| !known(name)) {
+            return Err(Status::not_found(format!(
+                "the control plane has no service {name}"
+            )));
+        }
+        let settings = flags.over(&self.record.settings).map_err(internal)?;
+        let invalid = |error: UsageError| Status::invalid_argument(error.to_string());
+        if !self
+            .node_network
+            .is_beside(&settings.ranges().map_err(invalid)?)
+        {
+            return Err(Status::failed_precondition(
+                "the ranges overlap the nodes' own addresses; take others, or `podplane down` first",
+            ));
+        }
+        self.restart_with(names, settings).await.map_err(internal)
+    }
+
+    async fn restart_with(
+        &mut self,
+        names: &[String],
+        settings: Settings,
+    ) -> anyhow::Result<Vec<String>> {
+        let mut restarted = Vec::new();
+        let specs = processes::control_plane(&self.dir, &settings, &self.server);
+        for (index, mut spec) in specs.into_iter().enumerate() {
+            let running = &self.control_plane[index];
+            if running.spec().args == spec.args && !names.contains(&spec.name) {
+                continue;
+            }
+            // Where its clients know it.
+            if let (Listens::AsPublished { listen, .. }, Some(address)) =
+                (&mut spec.listens, running.state().address)
+            {
+                *listen = address;
+            }
+            let before = running.spec().clone();
+            running.stop();
+            running.stopped().await;
+            restarted.push(spec.name.clone());
+            let service = self.run(spec);
+            let started = service.listening().await;
+            if let Err(error) = started {
+                // With the flags that it ran with it runs again.
+                service.stop();
+                service.stopped().await;
+                self.control_plane[index] = self.run(before);
+                self.control_plane[index].listening().await?;
+                return Err(error);
+            }
+            self.control_plane[index] = service;
+        }
+        self.record.settings = settings;
+        self.dir.write_record(&self.record)?;
+        Ok(restarted)
     }
 
     /// Ends a node: its pods' sandboxes, its processes, its Node object, its namespace and its files.
@@ -258,7 +336,8 @@ impl Cluster {
                 self.start_kubelet(self.groups.len() - 1);
             }
         }
-        if let Some(fabric) = self.fabric.clone() {
+        let node = self.record.nodes.iter().find(|node| node.name == name);
+        if let Some(fabric) = node.and_then(|node| self.fabric_of(node)) {
             let name = name.to_owned();
             spawn_blocking(move || fabric.remove_node(&name)).await??;
         }
@@ -318,11 +397,37 @@ impl Cluster {
         );
         let made = spawn_blocking(move || {
             let fabric = Fabric::create(&run, network)?;
-            nodes.iter().try_for_each(|node| fabric.add_node(node))?;
+            let mut nodes = nodes.iter().filter(|node| !node.ledger);
+            nodes.try_for_each(|node| fabric.add_node(node))?;
             anyhow::Ok(fabric)
         });
         self.fabric = Some(made.await??);
         Ok(())
+    }
+
+    /// Starts the CRI servers of nodes: one each where something runs inside them, else one for many.
+    fn start_cris(&mut self, nodes: Vec<Member>) -> anyhow::Result<()> {
+        let (alone, together): (Vec<_>, Vec<_>) = nodes
+            .into_iter()
+            .partition(|node| self.fabric_of(node).is_some());
+        for node in alone {
+            self.start_cri(node.name.clone(), vec![node])?;
+        }
+        for nodes in together.chunks(NODES_PER_PROCESS) {
+            let name = match nodes {
+                [node] => node.name.clone(),
+                _ => self.group_name(),
+            };
+            self.start_cri(name, nodes.to_vec())?;
+        }
+        Ok(())
+    }
+
+    /// A name that no group has.
+    fn group_name(&self) -> String {
+        let mut names = (0..).map(|number| format!("nodes-{number}"));
+        let is_free = |name: &String| self.groups.iter().all(|group| group.name != *name);
+        names.find(is_free).unwrap_or_default()
     }
 
     fn start_cri(&mut self, name: String, nodes: Vec<Member>) -> anyhow::Result<()> {
@@ -353,8 +458,10 @@ impl Cluster {
     }
 
     fn with_place<T>(&self, name: &str, nodes: &[Member], f: impl FnOnce(&Place<'_>) -> T) -> T {
-        let kernel = self.fabric.as_ref().zip(nodes.first());
-        let kernel = kernel.map(|(fabric, node)| (fabric.node(&node.name), fabric.addresses(node)));
+        let kernel = nodes.first().and_then(|node| {
+            let fabric = self.fabric_of(node)?;
+            Some((fabric.node(&node.name), fabric.addresses(node)))
+        });
         f(&Place {
             name,
             nodes: nodes.iter().map(|node| node.name.as_str()).collect(),

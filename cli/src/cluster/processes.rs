@@ -46,6 +46,16 @@ fn published(dir: &DataDir, service: &str, listen: &str, args: Vec<OsString>) ->
 /// Any free port of this machine.
 const LOCAL: &str = "127.0.0.1:0";
 
+/// The services that every cluster has, the API server first.
+pub(super) fn control_plane(dir: &DataDir, settings: &Settings, server: &str) -> Vec<Spec> {
+    vec![
+        apiserver(dir, settings),
+        ipam_controller(dir, settings, server),
+        controller_manager(dir, server),
+        scheduler(dir, settings, server),
+    ]
+}
+
 pub(super) fn apiserver(dir: &DataDir, settings: &Settings) -> Spec {
     let flags = [
         ("--data-dir", some(dir.path())),
@@ -59,7 +69,7 @@ pub(super) fn apiserver(dir: &DataDir, settings: &Settings) -> Spec {
     published(dir, "apiserver", &settings.listen, args("apiserver", flags))
 }
 
-pub(super) fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
+fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
     let mask = |mask: Option<u8>| mask.map(|mask| mask.to_string().into());
     let flags = [
         ("--server", some(server)),
@@ -86,13 +96,13 @@ pub(super) fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) 
     published(dir, "ipam-controller", LOCAL, args)
 }
 
-pub(super) fn controller_manager(dir: &DataDir, server: &str) -> Spec {
+fn controller_manager(dir: &DataDir, server: &str) -> Spec {
     let flags = [("--server", some(server))];
     let args = args("controller-manager", flags);
     published(dir, "controller-manager", LOCAL, args)
 }
 
-pub(super) fn scheduler(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
+fn scheduler(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
     let flags = [
         ("--server", some(server)),
         ("--ip-policy", some(name_of(&settings.ip_policy))),

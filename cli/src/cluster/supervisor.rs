@@ -117,7 +117,7 @@ fn supervise(order: Order) -> anyhow::Result<()> {
     };
     dir.clear_running()?;
     let (record, gone) = Record::next(dir.record()?, settings);
-    let mode = Mode::choose(record.settings.network, record.nodes.len(), &dir.run())?;
+    let mode = Mode::choose(record.settings.network, record.kernel_nodes(), &dir.run())?;
     progress(format!("network {}: {}", mode.name(), mode.reason()));
     let running = Running {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -210,9 +210,16 @@ async fn live(
         match command {
             Some(Command::Stop(farewell)) => break Some(farewell),
             Some(Command::Status(answer)) => _ = answer.send(cluster.status()),
-            Some(Command::AddNode { name, answer }) => {
-                _ = answer.send(cluster.add_node(name).await)
-            }
+            Some(Command::AddNodes {
+                names,
+                network,
+                answer,
+            }) => _ = answer.send(cluster.add_nodes(names, network).await),
+            Some(Command::Restart {
+                services,
+                flags,
+                answer,
+            }) => _ = answer.send(cluster.restart(&services, &flags).await),
             Some(Command::RemoveNode { name, answer }) => {
                 _ = answer.send(cluster.remove_node(&name).await)
             }

@@ -6,7 +6,12 @@ use anyhow::Context as _;
 use podplane_proto::cluster::{AddNodeRequest, RemoveNodeRequest};
 
 use crate::{
-    cluster::{control, data_dir::DataDir, pods::not_running},
+    cluster::{
+        control,
+        data_dir::DataDir,
+        pods::not_running,
+        settings::{Network, name_of},
+    },
     global::{Global, block_on},
     output,
 };
@@ -21,11 +26,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Change {
-    /// Make a node: its network, its CRI server and its kubelet, which registers it
-    #[command(after_help = "Example:\n  podplane node add edge-1")]
+    /// Make nodes: their network, their CRI servers and their kubelets, which register them
+    #[command(
+        after_help = "Examples:\n  podplane node add edge-1\n  podplane node add --network ledger bulk-1 bulk-2 bulk-3"
+    )]
     Add {
-        /// The new node's name
-        name: String,
+        /// The new nodes' names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+
+        /// Whether their pods get real interfaces; auto: as those of the cluster. Nodes that get none and are added together share processes
+        #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
+        network: Network,
     },
     /// End a node: its pods' sandboxes, its processes, its Node object, its network and its files
     #[command(after_help = "Example:\n  podplane node remove node-2")]
@@ -40,18 +52,26 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     dir.running()?.with_context(|| not_running(&dir))?;
     block_on(async {
         let mut control = control::client(&dir)?;
-        let (name, done) = match args.change {
-            Change::Add { name } => {
-                let request = AddNodeRequest { name: name.clone() };
-                (name, control.add_node(request).await.map(|_| "added"))
+        let (names, done) = match args.change {
+            Change::Add { names, network } => {
+                let request = AddNodeRequest {
+                    names: names.clone(),
+                    network: name_of(&network),
+                };
+                (names, control.add_node(request).await.map(|_| "added"))
             }
             Change::Remove { name } => {
                 let request = RemoveNodeRequest { name: name.clone() };
-                (name, control.remove_node(request).await.map(|_| "removed"))
+                (
+                    vec![name],
+                    control.remove_node(request).await.map(|_| "removed"),
+                )
             }
         };
         let done = done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
-        output::line(format_args!("node/{name} {done}"))?;
+        names
+            .iter()
+            .try_for_each(|name| output::line(format_args!("node/{name} {done}")))?;
         Ok(ExitCode::SUCCESS)
     })
 }

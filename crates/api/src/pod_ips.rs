@@ -6,6 +6,8 @@ use crate::core::{Node, Pod};
 pub const POD_IPS: &str = "podplane.io/pod-ips";
 /// The annotation in which the kubelet says how many of them are allocated.
 pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
+/// The annotation in which the kubelet says what its pods' addresses come from, where that is not the node's podCIDR: ranges, separated by commas.
+pub const POD_RANGES: &str = "podplane.io/pod-ranges";
 /// The reason of a pod that the kubelet turned away, since no address was left: the reference's form, `OutOf` and the resource.
 pub const OUT_OF_POD_IPS: &str = "OutOfpodIPs";
 

@@ -14,7 +14,7 @@ use podplane_api::{
     Object as _, ObjectKey,
     core::{Node as NodeObject, Pod},
     jiff::Timestamp,
-    pod_ips::{POD_IPS_ALLOCATED, is_host_network, is_terminal},
+    pod_ips::{POD_IPS_ALLOCATED, POD_RANGES, is_host_network, is_terminal},
 };
 use podplane_client::{ApiError, Cache, Client, EventRecorder, events::EventType};
 use podplane_cni::host_local::Lease;
@@ -163,6 +163,8 @@ impl NodeError {
 pub struct Books {
     /// The configured ranges; `None` without a configuration or where another plugin gives addresses.
     pub ipam: Option<Ipam>,
+    /// Whether they are the node's blocks.
+    pub uses_pod_cidr: bool,
     /// Every allocation file.
     pub leases: Vec<Lease>,
     /// Every sandbox, listed after the files were read: a lease that is of none of them is leaked, or just being released.
@@ -241,12 +243,13 @@ impl Node {
             let list = dir.network().ok();
             let ipam = list.and_then(|list| Ipam::of(&list).ok().flatten());
             let leases = ipam.as_ref().map(Ipam::leases).transpose()?;
-            Ok::<_, std::io::Error>((ipam, leases.unwrap_or_default()))
+            Ok::<_, std::io::Error>((ipam, dir.uses_pod_cidr(), leases.unwrap_or_default()))
         };
-        let (ipam, leases) = task::spawn_blocking(read).await??;
+        let (ipam, uses_pod_cidr, leases) = task::spawn_blocking(read).await??;
         let listed = self.runtime.list().await;
         Ok(Books {
             ipam,
+            uses_pod_cidr,
             leases,
             sandboxes: listed.map_err(NodeError::runtime("list sandboxes"))?,
         })
@@ -419,7 +422,8 @@ impl Node {
             // It may have lost its configuration, so it is told again.
             reporter.configured = None;
         }
-        if cidrs.is_none() {
+        let books = self.books().await?;
+        if cidrs.is_none() && books.uses_pod_cidr {
             // The runtime may still have the block of an earlier Node of this name, which is somebody else's by now.
             fault.get_or_insert_with(|| NO_POD_CIDR.to_owned());
         }
@@ -432,11 +436,14 @@ impl Node {
             *old = state;
             is_new
         });
-        let books = self.books().await?;
+        let ranges = || Some(books.ipam.as_ref()?.subnets.clone());
         let network = Network {
             fault,
             has_pod_cidrs: cidrs.is_some(),
-            usage: cidrs.and_then(|_| books.usage()),
+            ranges: (!books.uses_pod_cidr).then(ranges).flatten(),
+            usage: (cidrs.is_some() || !books.uses_pod_cidr)
+                .then(|| books.usage())
+                .flatten(),
         };
         self.write(node, &network, reporter).await
     }
@@ -450,12 +457,20 @@ impl Node {
         let nodes = self.client.all::<NodeObject>();
         let mut node = Arc::unwrap_or_clone(node);
         let annotations = node.metadata.annotations.get_or_insert_default();
-        let allocated = node_status::allocated(network);
-        if annotations.get(POD_IPS_ALLOCATED) != allocated.as_ref() {
-            match allocated {
-                Some(count) => annotations.insert(POD_IPS_ALLOCATED.into(), count),
-                None => annotations.remove(POD_IPS_ALLOCATED),
-            };
+        let wanted = [
+            (POD_IPS_ALLOCATED, node_status::allocated(network)),
+            (POD_RANGES, node_status::ranges(network)),
+        ];
+        if wanted
+            .iter()
+            .any(|(key, value)| annotations.get(*key) != value.as_ref())
+        {
+            for (key, value) in wanted {
+                match value {
+                    Some(value) => annotations.insert(key.into(), value),
+                    None => annotations.remove(key),
+                };
+            }
             let updated = nodes.update(&node).await;
             node = updated.map_err(NodeError::api("annotate the node"))?;
         }

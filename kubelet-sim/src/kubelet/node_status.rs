@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
+use ipnet::IpNet;
 use podplane_api::{
     Quantity,
     core::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo},
@@ -36,6 +37,8 @@ pub struct Network {
     pub fault: Option<String>,
     /// Whether the node has blocks.
     pub has_pod_cidrs: bool,
+    /// The ranges that its pods' addresses come from, where they are not its blocks.
+    pub ranges: Option<Vec<IpNet>>,
     /// Its addresses, where the IPAM plugin's books can be read.
     pub usage: Option<Usage>,
 }
@@ -121,6 +124,12 @@ pub fn allocated(network: &Network) -> Option<String> {
     network.usage.map(|usage| usage.allocated.to_string())
 }
 
+/// The value of [`POD_RANGES`](podplane_api::pod_ips::POD_RANGES); no annotation where they are the node's blocks.
+pub fn ranges(network: &Network) -> Option<String> {
+    let each = network.ranges.as_ref()?.iter().map(ToString::to_string);
+    Some(each.collect::<Vec<_>>().join(","))
+}
+
 fn address(kind: &str, address: &impl ToString) -> NodeAddress {
     NodeAddress {
         type_: kind.into(),
@@ -159,6 +168,12 @@ fn wanted_conditions(network: &Network) -> [Wanted; 5] {
             "NetworkUnavailable",
             "PodCIDRAssigned",
             "the node has a podCIDR",
+        )
+    } else if network.ranges.is_some() {
+        has_none(
+            "NetworkUnavailable",
+            "PodRangesConfigured",
+            "the node's network has ranges of its own and needs no podCIDR",
         )
     } else {
         let message = "the node has no podCIDR".to_owned();
@@ -229,6 +244,7 @@ mod tests {
         Network {
             fault: None,
             has_pod_cidrs: true,
+            ranges: None,
             usage: Some(Usage {
                 capacity: 253,
                 allocated,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use podplane_api::{Object as _, core::Node as NodeObject};
+use podplane_api::{Object as _, core::Node as NodeObject, pod_ips::POD_RANGES};
 use podplane_client::Cache;
 use podplane_cni::netlink::{Netlink, NetlinkError, Request, Route};
 use tokio::{task, time::MissedTickBehavior};
@@ -25,28 +25,38 @@ pub type Wanted = BTreeMap<IpNet, IpAddr>;
 /// The routes that `own` needs. Of two nodes with one block, the first by name is routed to.
 pub fn wanted(nodes: &[Arc<NodeObject>], own: &NodeName) -> Wanted {
     let mut wanted = Wanted::new();
-    let own_cidrs = nodes
+    let own_nets = nodes
         .iter()
         .find(|node| node.name() == own.as_str())
-        .and_then(|node| pod_cidrs(node));
-    let is_own = |net: &IpNet| {
-        own_cidrs
-            .iter()
-            .flat_map(|cidrs| cidrs.iter())
-            .any(|own| own == net)
-    };
+        .map(|node| pod_nets(node))
+        .unwrap_or_default();
     for node in nodes.iter().filter(|node| node.name() != own.as_str()) {
         let gateways = internal_ips(node);
-        for net in pod_cidrs(node).iter().flat_map(|cidrs| cidrs.iter()) {
+        for net in pod_nets(node) {
             let gateway = gateways
                 .iter()
                 .find(|ip| ip.is_ipv4() == net.addr().is_ipv4());
-            if let Some(gateway) = gateway.filter(|_| !is_own(net)) {
-                wanted.entry(*net).or_insert(*gateway);
+            if let Some(gateway) = gateway.filter(|_| !own_nets.contains(&net)) {
+                wanted.entry(net).or_insert(*gateway);
             }
         }
     }
     wanted
+}
+
+/// Where the pods of a node are: in its blocks, unless its kubelet says that they are elsewhere.
+fn pod_nets(node: &NodeObject) -> Vec<IpNet> {
+    let annotations = node.metadata.annotations.as_ref();
+    match annotations.and_then(|annotations| annotations.get(POD_RANGES)) {
+        Some(ranges) => ranges
+            .split(',')
+            .filter_map(|range| range.parse().ok())
+            .collect(),
+        None => pod_cidrs(node)
+            .iter()
+            .flat_map(|cidrs| cidrs.iter().copied())
+            .collect(),
+    }
 }
 
 fn internal_ips(node: &NodeObject) -> Vec<IpAddr> {
@@ -188,11 +198,20 @@ mod tests {
             node("e", &["172.16.0.5"], &[]),
             node("f", &["172.16.0.6"], &["10.0.0.0/24"]),
         ];
-        let wanted = wanted(&nodes, &"a".parse().unwrap());
+        let a = "a".parse().unwrap();
         let want = Wanted::from([(
             "10.0.1.0/24".parse().unwrap(),
             "172.16.0.2".parse().unwrap(),
         )]);
-        assert_eq!(wanted, want);
+        assert_eq!(wanted(&nodes, &a), want);
+
+        let mut elsewhere = Arc::unwrap_or_clone(nodes[1].clone());
+        let ranges = (POD_RANGES.to_owned(), "192.168.0.64/26".to_owned());
+        elsewhere.metadata.annotations = Some([ranges].into());
+        let want = Wanted::from([(
+            "192.168.0.64/26".parse().unwrap(),
+            "172.16.0.2".parse().unwrap(),
+        )]);
+        assert_eq!(wanted(&[nodes[0].clone(), Arc::new(elsewhere)], &a), want);
     }
 }
