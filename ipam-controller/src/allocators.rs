@@ -5,13 +5,14 @@ use std::{fmt, str::FromStr, sync::Arc};
 use futures::future::BoxFuture;
 use podplane_api::core::{Node, Pod};
 use podplane_client::{Cache, Client, EventRecorder};
-use podplane_ipam::{Notice, RangeConfig};
+use podplane_ipam::{Compat, Notice, RangeConfig};
 use podplane_telemetry::tasks::TaskError;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudConfig, CloudController};
 use crate::controller::{Known, Options, RangeController};
 use crate::metrics::Metrics;
+use crate::upstream::Upstream;
 use crate::{Config, RunError};
 
 /// `--cidr-allocator-type`.
@@ -81,6 +82,8 @@ pub(crate) enum Chosen {
     Range(RangeConfig, Options),
     /// Beside one that only knows.
     Cloud(CloudConfig, Options),
+    /// The reference's own, for `--compat`.
+    Upstream(Upstream),
 }
 
 impl Chosen {
@@ -90,7 +93,15 @@ impl Chosen {
             batch: config.assign_batch_size.into(),
         };
         if !config.allocate_node_cidrs {
+            if config.compat == Compat::Gcp {
+                return Err(RunError::NotAllocating);
+            }
             return Ok(Self::Range(config.ranges()?, options));
+        }
+        if config.cidr_allocator_type == AllocatorType::RangeAllocator
+            && let Some(generation) = config.compat.generation()
+        {
+            return Ok(Self::Upstream(Upstream::new(generation, config)?));
         }
         match config.cidr_allocator_type {
             AllocatorType::RangeAllocator => Ok(Self::Range(config.ranges()?, options)),
@@ -115,6 +126,11 @@ impl Chosen {
                 }
             }
             Self::Cloud(config, _) => config.announce(),
+            Self::Upstream(upstream) => {
+                for notice in upstream.notices() {
+                    tracing::warn!(%notice, "unexpected in the flags");
+                }
+            }
         }
     }
 
@@ -148,6 +164,7 @@ impl Chosen {
                 };
                 tokio::try_join!(knowing.run(stop.clone()), cloud).map(drop)
             }),
+            Self::Upstream(upstream) => Box::pin(upstream.run(parts, stop)),
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod orphans;
 mod overlaps;
 pub mod plan;
 mod service;
+mod upstream;
 
 use futures::future::BoxFuture;
 use std::path::PathBuf;
@@ -25,11 +26,12 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use podplane_api::core::{Node, Pod};
 use podplane_client::{
-    Client, Endpoint, EventRecorder, ListParams,
+    Client, Endpoint, EventRecorder, ListParams, PatchFaults,
     endpoint::EndpointError,
     leader::{LeaderElection, LeaderError},
     reflector,
 };
+use podplane_ipam::upstream::FlagError;
 use podplane_ipam::{Compat, Notice, RangeConfigError, RangeFlags};
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_telemetry::{
@@ -115,6 +117,14 @@ pub struct Config {
     /// Allocate as another system does, its faults included: upstream (Kubernetes), upstream-1.30, upstream-1.31, upstream-1.32 or gcp.
     #[arg(long, env = "PODPLANE_COMPAT", default_value_t, value_name = "SYSTEM")]
     pub compat: Compat,
+    /// Let the first N writes of node blocks go wrong: fail:N, they are not sent; timeout:N, they are carried out and their answer is lost.
+    #[arg(
+        long,
+        env = "PODPLANE_INJECT_PATCH",
+        value_name = "FAULT:N",
+        hide = true
+    )]
+    pub inject_patch: Option<PatchFaults>,
     /// Seconds that a node must be gone before its pods are deleted.
     #[arg(
         long,
@@ -164,6 +174,12 @@ pub enum RunError {
     /// The ranges are refused; the text is the reference's.
     #[error(transparent)]
     Ranges(#[from] RangeConfigError),
+    /// The ranges are refused by the system that `--compat` names.
+    #[error(transparent)]
+    Flags(#[from] FlagError),
+    /// The fork in cloud-provider-gcp does not run without `--allocate-node-cidrs`. The text is its own.
+    #[error("the AllocateNodeCIDRs is not enabled")]
+    NotAllocating,
     /// The service range takes every block.
     #[error("{0}")]
     NoBlockLeft(Notice),
@@ -202,7 +218,7 @@ pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result
 async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     let allocator = allocators::Chosen::new(&config)?;
     allocator.announce();
-    let client = Client::connect(&config.server)?;
+    let client = Client::connect(&config.server)?.with_patch_faults(config.inject_patch.clone());
     let listener = Listener::bind(&config.listen).await?;
     if let Some(path) = &config.address_file {
         listener.publish(path)?;

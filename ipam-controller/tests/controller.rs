@@ -42,6 +42,7 @@ impl Running {
             node_cidr_mask_size_ipv6: None,
             service_cluster_ip_range: "10.244.3.0/28".to_owned(),
             compat: podplane_ipam::Compat::None,
+            inject_patch: None,
             orphan_quarantine: 0,
             release_delay: Duration::ZERO,
             assign_batch_size: 16,

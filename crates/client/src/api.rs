@@ -21,8 +21,9 @@ use tonic::{
 };
 
 use crate::{
-    Blocks,
+    Blocks, PatchFaults,
     endpoint::{self, Endpoint, EndpointError},
+    faults::Fault,
 };
 
 /// A client of one server. Cheap to clone; all clones share a connection.
@@ -37,6 +38,7 @@ impl Client {
         let calls = Calls {
             channel,
             fence: None,
+            faults: None,
         };
         Self { calls }
     }
@@ -58,8 +60,16 @@ impl Client {
         let calls = Calls {
             channel: self.calls.channel.clone(),
             fence: Some(fence.expect("names of objects are ASCII")),
+            faults: self.calls.faults.clone(),
         };
         Self { calls }
+    }
+
+    /// The same client, whose first writes of node blocks go wrong.
+    #[must_use]
+    pub fn with_patch_faults(mut self, faults: Option<PatchFaults>) -> Self {
+        self.calls.faults = faults;
+        self
     }
 
     /// The records of node blocks.
@@ -367,6 +377,7 @@ impl Api<Node> {
 pub(crate) struct Calls {
     channel: Channel,
     fence: Option<AsciiMetadataValue>,
+    faults: Option<PatchFaults>,
 }
 
 impl Calls {
@@ -382,6 +393,23 @@ impl Calls {
             request.metadata_mut().insert(METADATA, fence.clone());
         }
         request
+    }
+
+    /// Makes a call that writes node blocks, unless it is one that is to go wrong.
+    pub(crate) async fn patch<T>(
+        &self,
+        call: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        match self.faults.as_ref().and_then(PatchFaults::next) {
+            None => call.await,
+            Some(fault) => {
+                if fault == Fault::Timeout {
+                    call.await?;
+                }
+                tracing::warn!(?fault, "a write of node blocks goes wrong on purpose");
+                Err(fault.error())
+            }
+        }
     }
 
     async fn get(&self, path: PathAndQuery, request: wire::GetRequest) -> Result<Bytes, ApiError> {
@@ -438,7 +466,8 @@ impl Calls {
         path: PathAndQuery,
         request: wire::AssignPodCidrsRequest,
     ) -> Result<Bytes, ApiError> {
-        Ok(self.unary::<_, Encoded>(path, request).await?.0)
+        let call = self.unary::<_, Encoded>(path, request);
+        Ok(self.patch(call).await?.0)
     }
 
     async fn unary<Q: Wire, A: Wire>(&self, path: PathAndQuery, request: Q) -> Result<A, ApiError> {

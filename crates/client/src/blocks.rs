@@ -60,8 +60,9 @@ impl Blocks {
     ) -> Result<Vec<Result<String, ApiError>>, ApiError> {
         let asked = assignments.len();
         let request = self.calls.request(AssignBlocksRequest { assignments });
-        let answer = self.service().assign_blocks(request).await;
-        let results = answer.map_err(refused)?.into_inner().results;
+        let mut service = self.service();
+        let call = async { service.assign_blocks(request).await.map_err(refused) };
+        let results = self.calls.patch(call).await?.into_inner().results;
         let results = results.into_iter().map(|AssignmentResult { result }| {
             Ok(match result.ok_or_else(incomplete)? {
                 assignment_result::Result::ResourceVersion(version) => Ok(version),

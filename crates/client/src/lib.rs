@@ -13,6 +13,7 @@ mod blocks;
 mod deadline;
 pub mod endpoint;
 pub mod events;
+mod faults;
 pub mod leader;
 pub mod queue;
 pub mod reflector;
@@ -22,10 +23,11 @@ pub use blocks::{BlockList, Blocks};
 pub use deadline::answered;
 pub use endpoint::Endpoint;
 pub use events::EventRecorder;
+pub use faults::{InvalidFault, PatchFaults};
 pub use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,
     wire::Propagation,
 };
 pub use queue::{Backoff, QueueStats, WorkQueue};
-pub use reflector::{Cache, Change, Changes, reflector};
+pub use reflector::{Cache, Change, Changes, Told, reflector};

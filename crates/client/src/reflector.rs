@@ -34,6 +34,15 @@ pub enum Change<K> {
     Deleted(Arc<K>),
 }
 
+/// How a change came to be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The watch said so.
+    Watched,
+    /// A list was otherwise than the cache; what was between is not known. client-go calls such a deletion DeletedFinalStateUnknown.
+    Listed,
+}
+
 /// The local copy. Cheap to clone; all clones see the same. Stale by nature.
 pub struct Cache<K> {
     shared: Arc<Shared<K>>,
@@ -52,7 +61,7 @@ struct State<K> {
 /// Changes that a subscriber has not taken yet. It is unbounded, since a subscriber shares the process with the cache and
 /// the objects are shared: what it costs is a pointer for each change.
 struct Subscriber<K> {
-    pending: Mutex<VecDeque<Change<K>>>,
+    pending: Mutex<VecDeque<(Change<K>, Told)>>,
     woken: Notify,
 }
 
@@ -111,9 +120,9 @@ impl<K: Object> Cache<K> {
     /// All objects as [`Change::Applied`], then every change. Dropping it unsubscribes.
     pub fn subscribe(&self) -> Changes<K> {
         let mut state = self.shared.lock();
-        let present = state.objects.values().map(|new| Change::Applied {
-            old: None,
-            new: new.clone(),
+        let present = state.objects.values().map(|new| {
+            let new = new.clone();
+            (Change::Applied { old: None, new }, Told::Listed)
         });
         let subscriber = Arc::new(Subscriber {
             pending: Mutex::new(present.collect()),
@@ -140,10 +149,19 @@ impl<K> Changes<K> {
     ///
     /// Cancel safe: a change is taken only when it is returned.
     pub async fn next(&mut self) -> Change<K> {
+        self.next_told().await.0
+    }
+
+    /// The next change and how it came to be known; waits until there is one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a change is taken only when it is returned.
+    pub async fn next_told(&mut self) -> (Change<K>, Told) {
         loop {
             // A notification between the look and the wait is kept by `Notify`.
-            if let Some(change) = self.try_next() {
-                return change;
+            if let Some(told) = self.take() {
+                return told;
             }
             self.0.woken.notified().await;
         }
@@ -151,6 +169,10 @@ impl<K> Changes<K> {
 
     /// The next change, if there is one now.
     pub fn try_next(&mut self) -> Option<Change<K>> {
+        self.take().map(|(change, _)| change)
+    }
+
+    fn take(&mut self) -> Option<(Change<K>, Told)> {
         lock(&self.0.pending).pop_front()
     }
 }
@@ -167,17 +189,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<K: Object> State<K> {
-    fn apply(&mut self, object: K) {
+    fn apply(&mut self, object: K, told: Told) {
         let new = Arc::new(object);
         let old = self.objects.insert(new.key(), new.clone());
         if old.as_ref().is_none_or(|old| *old != new) {
-            self.tell(&Change::Applied { old, new });
+            self.tell(&Change::Applied { old, new }, told);
         }
     }
 
-    fn remove(&mut self, key: &ObjectKey) {
+    fn remove(&mut self, key: &ObjectKey, told: Told) {
         if let Some(old) = self.objects.remove(key) {
-            self.tell(&Change::Deleted(old));
+            self.tell(&Change::Deleted(old), told);
         }
     }
 
@@ -192,18 +214,18 @@ impl<K: Object> State<K> {
             .filter(|(key, old)| !is_same(key, old))
             .map(|(key, _)| key.clone())
             .collect();
-        gone.iter().for_each(|key| self.remove(key));
+        gone.iter().for_each(|key| self.remove(key, Told::Listed));
         while let Some((_, object)) = fresh.pop_first() {
-            self.apply(object);
+            self.apply(object, Told::Listed);
         }
     }
 
-    fn tell(&mut self, change: &Change<K>) {
+    fn tell(&mut self, change: &Change<K>, told: Told) {
         self.subscribers.retain(|subscriber| {
             let Some(subscriber) = subscriber.upgrade() else {
                 return false;
             };
-            lock(&subscriber.pending).push_back(change.clone());
+            lock(&subscriber.pending).push_back((change.clone(), told));
             subscriber.woken.notify_one();
             true
         });
@@ -273,11 +295,11 @@ async fn follow<K: Object>(
         match event? {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 *revision = Some(object.resource_version().into());
-                shared.lock().apply(object);
+                shared.lock().apply(object, Told::Watched);
             }
             WatchEvent::Deleted(object) => {
                 *revision = Some(object.resource_version().into());
-                shared.lock().remove(&object.key());
+                shared.lock().remove(&object.key(), Told::Watched);
             }
             WatchEvent::Bookmark(at) => *revision = Some(at),
         }
@@ -353,11 +375,14 @@ mod tests {
     #[test]
     fn a_subscriber_starts_with_what_is_there_and_misses_nothing() {
         let cache = cache();
-        cache.shared.lock().apply(pod("a", "1", "1"));
+        cache.shared.lock().apply(pod("a", "1", "1"), Told::Watched);
         let mut changes = cache.subscribe();
-        cache.shared.lock().apply(pod("b", "2", "2"));
-        cache.shared.lock().apply(pod("a", "1", "3"));
-        cache.shared.lock().remove(&ObjectKey::new("", "b"));
+        cache.shared.lock().apply(pod("b", "2", "2"), Told::Watched);
+        cache.shared.lock().apply(pod("a", "1", "3"), Told::Watched);
+        cache
+            .shared
+            .lock()
+            .remove(&ObjectKey::new("", "b"), Told::Watched);
         assert_eq!(told(&mut changes), ["+a@1", "+b@2", "~a@3", "-b@2"]);
     }
 
@@ -381,11 +406,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn how_a_deletion_is_known_is_told() {
+        let cache = cache();
+        let both = vec![pod("a", "1", "1"), pod("b", "2", "2")];
+        cache.shared.lock().replace(both);
+        let mut changes = cache.subscribe();
+        assert_eq!(told(&mut changes).len(), 2);
+        let a = ObjectKey::new("", "a");
+        cache.shared.lock().remove(&a, Told::Watched);
+        cache.shared.lock().replace(Vec::new());
+        let deletions = [changes.next_told().await.1, changes.next_told().await.1];
+        assert_eq!(deletions, [Told::Watched, Told::Listed]);
+    }
+
+    #[tokio::test]
     async fn a_waiting_subscriber_is_woken() {
         let cache = cache();
         let mut changes = cache.subscribe();
         let (change, ()) = tokio::join!(changes.next(), async {
-            cache.shared.lock().apply(pod("a", "1", "1"))
+            cache.shared.lock().apply(pod("a", "1", "1"), Told::Watched)
         });
         assert!(matches!(change, Change::Applied { old: None, .. }));
     }

@@ -6,9 +6,11 @@
 mod allocator;
 mod bits;
 mod cidr_set;
+mod flags;
 
 pub use allocator::{
     AllocatorError, BeforePatch, Deletion, Handled, NodeView, RangeAllocator, Reservation, Then,
     Work,
 };
 pub use cidr_set::{Allocated, CidrSet, CidrSetError, OutOfRange};
+pub use flags::FlagError;

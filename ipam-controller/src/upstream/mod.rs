@@ -1,0 +1,299 @@
+//! `--compat`: the reference's range allocator of one generation, with its faults, against our API server.
+//!
+//! What is decided is in [`podplane_ipam::upstream`]; here are the informer's handlers, the channel or the work queue, and the workers.
+//! Nothing of our own allocator is used.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use podplane_api::core::Node;
+use podplane_api::{Object as _, ObjectKey, pod_ips};
+use podplane_client::queue::{Backoff, Rate};
+use podplane_client::{
+    Api, Cache, Change, EventRecorder, Told, WorkQueue, answered, events::EventType,
+};
+use podplane_ipam::upstream::{
+    AllocatorError, BeforePatch, CidrSet, Deletion, FlagError, Handled, NodeView, RangeAllocator,
+    Reservation, Then, Work,
+};
+use podplane_ipam::{Generation, Notice, RangeConfig};
+use podplane_telemetry::tasks::TaskError;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::Config;
+use crate::allocators::Parts;
+
+/// How long the reference tries to list nodes before it gives up.
+const LIST_DEADLINE: Duration = Duration::from_secs(600);
+
+/// client-go's DefaultControllerRateLimiter.
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(5),
+    max: Duration::from_secs(1000),
+    overall: Some(Rate {
+        every: Duration::from_millis(100),
+        burst: 100,
+    }),
+};
+
+/// Why it does not start. Texts are the reference's.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("failed to list all nodes in 10m0s, cannot proceed without updating CIDR map")]
+    List,
+}
+
+/// The reference's controller, its flags understood.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    generation: Generation,
+    config: RangeConfig,
+}
+
+impl Upstream {
+    /// Reads the flags as the generation does.
+    pub(crate) fn new(generation: Generation, config: &Config) -> Result<Self, FlagError> {
+        let config = generation.validate(&config.range_flags())?;
+        Ok(Self { generation, config })
+    }
+
+    /// What is unexpected in the flags, which the reference does not say.
+    pub(crate) fn notices(&self) -> &[Notice] {
+        &self.config.notices
+    }
+
+    /// Runs until `stop`, or until the reference's process would end.
+    pub(crate) async fn run(self, parts: Parts, stop: CancellationToken) -> Result<(), TaskError> {
+        let Parts {
+            client,
+            nodes,
+            events,
+            ..
+        } = parts;
+        let listed = tokio::time::timeout(LIST_DEADLINE, nodes.synced());
+        match stop.run_until_cancelled(listed).await {
+            None => return Ok(()),
+            Some(Err(_)) => return Err(StartError::List.into()),
+            Some(Ok(())) => {}
+        }
+        let ranges = self.config.ranges.iter();
+        let sets: Result<Vec<_>, _> = ranges
+            .map(|range| CidrSet::new(range.cidr(), range.node_mask()))
+            .collect();
+        let views: Vec<_> = nodes.list().iter().map(|node| view(node)).collect();
+        let services = &self.config.service_ranges;
+        let allocator = RangeAllocator::new(self.generation, sets?, services, &views)?;
+        tracing::info!(generation = ?self.generation, nodes = views.len(), "allocating as the reference");
+        let shell = Shell {
+            generation: self.generation,
+            allocator: Mutex::new(allocator),
+            nodes,
+            api: client.all(),
+            events,
+        };
+        stop.run_until_cancelled(shell.run())
+            .await
+            .unwrap_or(Ok(()))
+    }
+}
+
+/// What handlers and workers share.
+#[derive(Debug)]
+struct Shell {
+    generation: Generation,
+    allocator: Mutex<RangeAllocator>,
+    nodes: Cache<Node>,
+    api: Api<Node>,
+    events: EventRecorder,
+}
+
+impl Shell {
+    async fn run(&self) -> Result<(), TaskError> {
+        let workers = 0..RangeAllocator::WORKERS;
+        let (send, receive) = mpsc::channel(RangeAllocator::CHANNEL);
+        let receive = tokio::sync::Mutex::new(receive);
+        let queue = WorkQueue::new(BACKOFF);
+        let handlers = self.handle(&send, &queue);
+        let channel = join_all(workers.clone().map(|_| self.drain(&receive, &send)));
+        let names = join_all(workers.map(|_| self.take(&queue)));
+        // Only the handlers ever end.
+        tokio::select! {
+            ended = handlers => ended,
+            _ = channel => Ok(()),
+            _ = names => Ok(()),
+        }
+    }
+
+    /// The informer's handlers, one event after the other. Every node of the first list comes again as an addition.
+    async fn handle(
+        &self,
+        channel: &mpsc::Sender<Reservation>,
+        queue: &WorkQueue<String>,
+    ) -> Result<(), TaskError> {
+        let mut changes = self.nodes.subscribe();
+        loop {
+            let (change, told) = changes.next_told().await;
+            let (node, Handled { then, error }) = {
+                let mut allocator = self.allocator();
+                match change {
+                    Change::Applied { old: None, new } => {
+                        let handled = allocator.added(&view(&new));
+                        (new, handled)
+                    }
+                    Change::Applied { old: Some(_), new } => {
+                        let handled = allocator.updated(&view(&new));
+                        (new, handled)
+                    }
+                    Change::Deleted(old) => {
+                        let deletion = match told {
+                            Told::Watched => Deletion::Watched,
+                            Told::Listed => Deletion::Tombstone,
+                        };
+                        let handled = allocator.deleted(&view(&old), deletion);
+                        (old, handled)
+                    }
+                }
+            };
+            if let Some(error) = error {
+                if error.is_fatal() {
+                    return Err(error.into());
+                }
+                tracing::error!(node = node.name(), %error, "Error while processing Node Add/Delete");
+                self.report(&node, &error);
+            }
+            match then {
+                Then::Nothing => {}
+                // Waits while the channel is full, and with it every later event.
+                Then::Send(reservation) => channel.send(reservation).await?,
+                Then::Enqueue => queue.add(node.name().to_owned()),
+            }
+        }
+    }
+
+    /// A worker of the channel. One that failed goes back as it is, also when its node is gone: then for ever.
+    async fn drain(
+        &self,
+        receive: &tokio::sync::Mutex<mpsc::Receiver<Reservation>>,
+        channel: &mpsc::Sender<Reservation>,
+    ) {
+        loop {
+            let next = receive.lock().await.recv().await;
+            let Some(reservation) = next else { return };
+            let written = self.write(&reservation).await;
+            self.allocator().finished(&reservation.node);
+            if !written && channel.send(reservation).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A worker of the work queue.
+    async fn take(&self, queue: &WorkQueue<String>) {
+        loop {
+            let name = queue.get().await;
+            let synced = self.sync(&name).await;
+            queue.done(&name);
+            if synced {
+                queue.forget(&name);
+            } else {
+                queue.add_rate_limited(name);
+            }
+        }
+    }
+
+    async fn sync(&self, name: &str) -> bool {
+        let node = self.nodes.get(&ObjectKey::new("", name));
+        let work = self.allocator().sync(node.as_deref().map(view).as_ref());
+        match (work, node) {
+            (Ok(Work::Assign(reservation)), _) => self.write(&reservation).await,
+            (Ok(Work::Done), _) => true,
+            (Err(error), node) => {
+                tracing::error!(%error, "error syncing '{name}', requeuing");
+                if let Some(node) = node {
+                    self.report(&node, &error);
+                }
+                false
+            }
+        }
+    }
+
+    /// Writes a reservation into its node, unless that has something else by now.
+    async fn write(&self, reservation: &Reservation) -> bool {
+        let name = reservation.node.as_str();
+        let node = self.nodes.get(&ObjectKey::new("", name));
+        let before = self
+            .allocator()
+            .before_patch(reservation, node.as_deref().map(view).as_ref());
+        match (before, node) {
+            (Ok(BeforePatch::Done), _) => true,
+            (Ok(BeforePatch::Patch), Some(node)) => self.patch(reservation, &node).await,
+            (before, _) => {
+                // Not louder: the first generation comes here for ever, and without a pause.
+                tracing::debug!(
+                    node = name,
+                    ?before,
+                    "Failed while getting node for updating Node.Spec.PodCIDRs"
+                );
+                // A loop in which nothing waits would keep everything else from running.
+                tokio::task::yield_now().await;
+                false
+            }
+        }
+    }
+
+    async fn patch(&self, reservation: &Reservation, node: &Node) -> bool {
+        let name = reservation.node.as_str();
+        let cidrs: Vec<_> = reservation.cidrs.iter().map(ToString::to_string).collect();
+        for _ in 0..RangeAllocator::PATCH_TRIES {
+            // By name alone and at any revision, as the reference's patch.
+            let written = self.api.assign_pod_cidrs(name, "", "", &cidrs);
+            match answered(written).await {
+                Ok(_) => {
+                    tracing::info!(node = name, pod_cidrs = %reservation, "Set node PodCIDR");
+                    return true;
+                }
+                Err(error) => {
+                    tracing::warn!(node = name, pod_cidrs = %reservation, %error, "failed to patch node CIDR");
+                }
+            }
+        }
+        tracing::error!(node = name, pod_cidrs = %reservation, "CIDR assignment for node failed. Releasing allocated CIDR");
+        self.event(node, RangeAllocator::PATCH_FAILED);
+        self.allocator().patch_failed(reservation);
+        false
+    }
+
+    fn report(&self, node: &Node, error: &AllocatorError) {
+        if let Some(reason) = error.event() {
+            self.event(node, reason);
+        }
+    }
+
+    fn event(&self, node: &Node, reason: &'static str) {
+        let kind = match self.generation {
+            Generation::G1 | Generation::Gcp => EventType::Normal,
+            Generation::G2 | Generation::G3 => EventType::Warning,
+        };
+        let message = format!("Node {} status is now: {reason}", node.name());
+        self.events.record(node, kind, reason, "", message);
+    }
+
+    /// Held only for a decision, never while waiting.
+    fn allocator(&self) -> MutexGuard<'_, RangeAllocator> {
+        self.allocator
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn view(node: &Node) -> NodeView {
+    let pod_cidrs = pod_ips::pod_cidrs(node).to_vec();
+    NodeView {
+        name: node.name().to_owned(),
+        pod_cidr: pod_cidrs.first().cloned().unwrap_or_default(),
+        pod_cidrs,
+        deleting: node.is_deleting(),
+    }
+}
