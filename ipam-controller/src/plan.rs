@@ -6,6 +6,8 @@
 //! has taken its record out of the store.
 
 mod former;
+#[cfg(test)]
+mod model;
 mod occupancy;
 #[cfg(test)]
 mod tests;
@@ -111,9 +113,15 @@ impl Allocator {
         &self.blocks
     }
 
-    /// The blocks of gone nodes, with the UID of the node.
+    /// The blocks of gone nodes, with the name of the node.
     pub fn formers(&self) -> impl Iterator<Item = (&str, IpNet, Phase)> {
         self.formers.iter()
+    }
+
+    /// How far a block of a gone node is on its way back.
+    #[must_use]
+    pub fn phase(&self, owner: &Owner, net: IpNet) -> Option<Phase> {
+        self.formers.phase(owner.name(), owner.uid(), net)
     }
 
     /// Names of nodes that should have a block and have none.

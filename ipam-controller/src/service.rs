@@ -1,17 +1,24 @@
-//! `podplane.ipam.v1`: who owns an address or a block, and how full the ranges are.
+//! `podplane.ipam.v1`: who owns an address or a block, how full the ranges are, what is free, and what is wrong.
+
+mod findings;
+mod free;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use podplane_client::{ApiError, Reason};
-use podplane_ipam::{Block, Claim, NodeBlocks, Usage, parse_cidr};
+use podplane_ipam::{Block, Claim, Usage, parse_cidr};
 use podplane_proto::ipam::{self as wire, ipam_service_server::IpamService};
 use tonic::{Request, Response, Status};
 
 use crate::controller::Known;
+use crate::plan::{Allocator, Phase};
 
-/// Answers from the controller's memory, which begins with the first list of nodes.
+/// The most that one answer has.
+const LIMIT: usize = 10_000;
+
+/// Answers from the controller's memory, which begins with the first lists of nodes and records.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     known: Arc<Known>,
@@ -22,17 +29,15 @@ impl Service {
         Self { known }
     }
 
-    fn read<T>(&self, question: impl FnOnce(&NodeBlocks) -> T) -> Result<T, Status> {
+    fn read<T>(&self, question: impl FnOnce(&Allocator) -> T) -> Result<T, Status> {
         let not_yet = || {
             ApiError::new(
                 Reason::ServiceUnavailable,
-                "the nodes have not been listed yet",
+                "this controller does not lead, or has not listed the nodes yet",
             )
             .into()
         };
-        self.known
-            .read(|allocator| question(allocator.blocks()))
-            .ok_or_else(not_yet)
+        self.known.read(question).ok_or_else(not_yet)
     }
 }
 
@@ -42,59 +47,121 @@ impl IpamService for Service {
         &self,
         request: Request<wire::GetOwnerRequest>,
     ) -> Result<Response<wire::GetOwnerResponse>, Status> {
-        let net = parse(&request.into_inner().address)?;
-        let blocks = self.read(|blocks| blocks.overlapping(net))?;
-        Ok(Response::new(wire::GetOwnerResponse {
-            blocks: blocks.iter().map(block).collect(),
-        }))
+        let net = parse("address", &request.into_inner().address)?;
+        let blocks = self.read(|known| {
+            let found = known.blocks().overlapping(net).into_iter();
+            found.map(|held| block(&held, known)).collect()
+        })?;
+        Ok(Response::new(wire::GetOwnerResponse { blocks }))
     }
 
     async fn list_pools(
         &self,
         _: Request<wire::ListPoolsRequest>,
     ) -> Result<Response<wire::ListPoolsResponse>, Status> {
-        let pools =
-            self.read(|blocks| blocks.usage().map(|usage| pool(&usage, blocks)).collect())?;
+        let pools = self.read(|known| {
+            let sets = known.blocks().sets();
+            sets.flat_map(|(set, _)| {
+                let usage = known.blocks().usage_of(&set.name);
+                usage.map(|usage| pool(&set.name, &usage, known))
+            })
+            .collect()
+        })?;
         Ok(Response::new(wire::ListPoolsResponse { pools }))
+    }
+
+    async fn find_blocks(
+        &self,
+        request: Request<wire::FindBlocksRequest>,
+    ) -> Result<Response<wire::FindBlocksResponse>, Status> {
+        let request = request.into_inner();
+        let limit = limit(request.limit, LIMIT);
+        let wanted = |block: &wire::Block| {
+            let of_state = request.states.is_empty() || request.states.contains(&block.state);
+            let of_node = request.node_name.is_empty() || request.node_name == block.node_name;
+            of_state && of_node
+        };
+        let mut blocks: Vec<wire::Block> = self.read(|known| {
+            let held = known.blocks().iter().map(|held| block(&held, known));
+            held.filter(wanted).take(limit + 1).collect()
+        })?;
+        let more = blocks.len() > limit;
+        blocks.truncate(limit);
+        Ok(Response::new(wire::FindBlocksResponse { blocks, more }))
+    }
+
+    async fn list_free(
+        &self,
+        request: Request<wire::ListFreeRequest>,
+    ) -> Result<Response<wire::ListFreeResponse>, Status> {
+        let wire::ListFreeRequest { cidr, limit: most } = request.into_inner();
+        let only = match cidr.as_str() {
+            "" => None,
+            cidr => Some(parse("cidr", cidr)?.trunc()),
+        };
+        let limit = limit(most, 1000);
+        let mut prefixes = self.read(|known| free::prefixes(known.blocks(), only, limit + 1))?;
+        let more = prefixes.len() > limit;
+        prefixes.truncate(limit);
+        Ok(Response::new(wire::ListFreeResponse { prefixes, more }))
+    }
+
+    async fn audit(
+        &self,
+        _: Request<wire::AuditRequest>,
+    ) -> Result<Response<wire::AuditResponse>, Status> {
+        let findings = self.read(findings::of)?;
+        Ok(Response::new(wire::AuditResponse { findings }))
     }
 }
 
-fn parse(address: &str) -> Result<IpNet, ApiError> {
+fn limit(asked: u32, default: usize) -> usize {
+    match usize::try_from(asked).unwrap_or(LIMIT) {
+        0 => default,
+        asked => asked.min(LIMIT),
+    }
+}
+
+fn parse(field: &str, text: &str) -> Result<IpNet, ApiError> {
     let refused = || {
         let message = format!(
-            "address: Invalid value: {address:?}: must be an IP address or a CIDR, such as 10.244.1.7 or 10.244.1.0/24"
+            "{field}: Invalid value: {text:?}: must be an IP address or a CIDR, such as 10.244.1.7 or 10.244.1.0/24"
         );
         ApiError::new(Reason::BadRequest, message)
     };
-    match address.parse::<IpAddr>() {
+    match text.parse::<IpAddr>() {
         Ok(address) => Ok(IpNet::from(address)),
-        Err(_) => parse_cidr(address).map_err(|_| refused()),
+        Err(_) => parse_cidr(text).map_err(|_| refused()),
     }
 }
 
-fn pool(usage: &Usage, blocks: &NodeBlocks) -> wire::Pool {
+fn pool(name: &str, usage: &Usage, known: &Allocator) -> wire::Pool {
+    let held = known.blocks().overlapping(usage.range.cidr());
     wire::Pool {
         cidr: usage.range.cidr().to_string(),
         node_mask_size: usage.range.node_mask().into(),
         capacity: usage.blocks,
         used: usage.used,
         free: usage.free,
-        blocks: blocks
-            .overlapping(usage.range.cidr())
-            .iter()
-            .map(block)
-            .collect(),
+        blocks: held.iter().map(|held| block(held, known)).collect(),
+        name: name.to_owned(),
     }
 }
 
-fn block(block: &Block) -> wire::Block {
-    let state = match &block.claim {
-        Claim::Reserved => wire::BlockState::Reserved,
-        Claim::Assigned(_) => wire::BlockState::Assigned,
-        Claim::Foreign(_) => wire::BlockState::Foreign,
-        Claim::Draining(_) => wire::BlockState::Draining,
-    };
+fn block(block: &Block, known: &Allocator) -> wire::Block {
     let owner = block.claim.owner();
+    let phase = owner.and_then(|owner| known.phase(owner, block.net));
+    let state = match (&block.claim, phase) {
+        (Claim::Reserved, _) => wire::BlockState::Reserved,
+        (Claim::Assigned(_), _) => wire::BlockState::Assigned,
+        (Claim::Foreign(_), _) => wire::BlockState::Foreign,
+        (Claim::Draining(_), Some(Phase::Quarantined(_))) => wire::BlockState::Quarantined,
+        (Claim::Draining(_), _) => wire::BlockState::Draining,
+    };
+    let until = match phase {
+        Some(Phase::Draining(Some(until)) | Phase::Quarantined(until)) => until.to_string(),
+        _ => String::new(),
+    };
     wire::Block {
         cidr: block.net.to_string(),
         state: state.into(),
@@ -104,6 +171,7 @@ fn block(block: &Block) -> wire::Block {
         node_uid: owner
             .map(|owner| owner.uid().to_owned())
             .unwrap_or_default(),
+        until,
         ..wire::Block::default()
     }
 }
@@ -119,9 +187,9 @@ mod tests {
             ("fd00::7", "fd00::7/128"),
             ("10.0.0.0/24", "10.0.0.0/24"),
         ] {
-            assert_eq!(parse(text).unwrap().to_string(), want);
+            assert_eq!(parse("address", text).unwrap().to_string(), want);
         }
-        let error = parse("node-1").unwrap_err();
+        let error = parse("address", "node-1").unwrap_err();
         assert_eq!(error.reason, Reason::BadRequest);
         assert!(error.message.contains("\"node-1\""), "{error}");
     }

@@ -103,6 +103,11 @@ impl Shell {
                         self.queue.forget(node);
                     }
                     Err(error) if error.is_fence_lost() => return Err(Lost(error)),
+                    // There is none to be changed.
+                    Err(error) if error.is_not_found() => {
+                        self.learn(|allocator| allocator.updated(update, None));
+                        self.queue.forget(node);
+                    }
                     // What the record says by now is in the store.
                     Err(error) => {
                         tracing::debug!(%net, node, uid, change = ?update.change, %error, "record not changed; trying again");

@@ -68,9 +68,15 @@ impl Formers {
             .any(|(_, _, phase)| matches!(phase, Phase::Draining(Some(_))))
     }
 
+    pub(super) fn phase(&self, name: &str, uid: &str, net: IpNet) -> Option<Phase> {
+        self.0.get(name)?.get(uid)?.get(&net).copied()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, IpNet, Phase)> {
-        let uids = self.0.values().flatten();
-        uids.flat_map(|(uid, nets)| nets.iter().map(|(net, phase)| (uid.as_str(), *net, *phase)))
+        self.0.iter().flat_map(|(name, uids)| {
+            let nets = uids.values().flatten();
+            nets.map(move |(net, phase)| (name.as_str(), *net, *phase))
+        })
     }
 
     fn of(&mut self, name: &str, uid: &str) -> &mut BTreeMap<IpNet, Phase> {

@@ -1,0 +1,81 @@
+//! What is wrong with blocks, as far as the controller sees it. Codes and severities are those of `podplane audit`.
+
+use podplane_ipam::{Block, Claim, Misfit, Owner};
+use podplane_proto::ipam::AuditFinding;
+
+use crate::overlaps::overlaps;
+use crate::plan::{Allocator, Phase, Problem};
+
+/// The worst first.
+pub(super) fn of(known: &Allocator) -> Vec<AuditFinding> {
+    let shared = overlaps(known.blocks()).into_iter();
+    let mut findings: Vec<AuditFinding> =
+        shared.map(|(one, other)| overlap(&one, &other)).collect();
+    findings.extend(
+        known
+            .problems()
+            .filter_map(|(node, found)| problem(node, found)),
+    );
+    findings.extend(known.without_blocks().map(|node| {
+        let message = format!("node {node} has no block");
+        finding("missing-pod-cidr", "warning", [node], message)
+    }));
+    findings.extend(known.formers().map(|(node, net, phase)| {
+        let former = format!("{net} of the former node {node}");
+        match phase {
+            Phase::Draining(None) => {
+                let message = format!("{former} is kept while pods may have its addresses");
+                finding("draining-block", "info", [node], message)
+            }
+            Phase::Draining(Some(until)) => {
+                let message = format!("{former} is kept for its sandboxes until {until} or longer");
+                finding("draining-block", "info", [node], message)
+            }
+            Phase::Quarantined(until) => {
+                let message = format!("{former} is kept back until {until}");
+                finding("quarantined-block", "info", [node], message)
+            }
+        }
+    }));
+    findings
+}
+
+fn overlap(one: &Block, other: &Block) -> AuditFinding {
+    let code = match one.net == other.net {
+        true => "duplicate-pod-cidr",
+        false => "overlapping-pod-cidr",
+    };
+    let owners = [one, other].map(|block| block.claim.owner().map_or("", Owner::name));
+    finding(code, "error", owners, format!("{one} overlaps {other}"))
+}
+
+/// Overlaps with other nodes have been found already.
+fn problem(node: &str, problem: &Problem) -> Option<AuditFinding> {
+    let code = match problem {
+        Problem::Unreadable(_) => "foreign-pod-cidr",
+        Problem::Misfit { misfit, .. } => match misfit {
+            Misfit::WrongSize { .. } => "wrong-size-pod-cidr",
+            Misfit::OutOfRange { .. } => "foreign-pod-cidr",
+            Misfit::Overlaps(overlap) => match overlap.held.claim {
+                Claim::Reserved => "service-range-overlap",
+                Claim::Draining(_) => "foreign-pod-cidr",
+                Claim::Assigned(_) | Claim::Foreign(_) => return None,
+            },
+        },
+    };
+    Some(finding(code, "warning", [node], problem.to_string()))
+}
+
+fn finding<const N: usize>(
+    code: &str,
+    severity: &str,
+    nodes: [&str; N],
+    message: String,
+) -> AuditFinding {
+    AuditFinding {
+        code: code.to_owned(),
+        severity: severity.to_owned(),
+        objects: nodes.iter().map(|node| format!("Node/{node}")).collect(),
+        message,
+    }
+}
