@@ -18,7 +18,7 @@ use podplane_api::{
     jiff::Timestamp,
     pod_ips,
 };
-use podplane_client::{ApiError, Change, Reason, WorkQueue, answered};
+use podplane_client::{ApiError, Change, WorkQueue, answered};
 use podplane_ipam::RangeConfig;
 use podplane_proto::ipam as wire;
 use podplane_telemetry::tasks::TaskError;
@@ -168,11 +168,8 @@ impl Shell {
     }
 
     async fn records(&self) -> Result<Vec<Record>, ApiError> {
-        match answered(self.parts.client.blocks().list()).await {
-            Ok(listed) => Ok(listed.blocks.iter().filter_map(record).collect()),
-            Err(error) if is_not_served(&error) => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
+        let listed = answered(self.parts.client.blocks().list()).await?;
+        Ok(listed.blocks.iter().filter_map(record).collect())
     }
 
     async fn records_at_last(&self) -> Vec<Record> {
@@ -276,11 +273,6 @@ impl Shell {
         self.queue.add_rate_limited(name.to_owned());
         false
     }
-}
-
-/// Whether the server keeps no records that could be read or changed; then there is nothing to wait for.
-fn is_not_served(error: &ApiError) -> bool {
-    error.reason == Reason::BadRequest
 }
 
 /// What changed by now, the last word on each object.

@@ -1,11 +1,10 @@
 //! The calls, and what their answers mean.
 
-use futures::future::join_all;
 use podplane_api::core::Node;
 use podplane_client::{ApiError, Reason, answered};
 use podplane_proto::{error::FieldViolation, ipam as wire};
 
-use super::{Lost, Shell, is_not_served, record};
+use super::{Lost, Shell, record};
 use crate::condition;
 use crate::plan::{Assignment, Change, Standing, Update, Verdict};
 
@@ -17,7 +16,13 @@ impl Shell {
     pub(super) async fn assign(&self, assignments: Vec<Assignment>) -> Result<(), Lost> {
         let results = match assignments.as_slice() {
             [] => return Ok(()),
-            [one] => vec![self.assign_one(one).await],
+            [one] => {
+                let cidrs = texts(one);
+                let nodes = self.parts.client.all::<Node>();
+                let call =
+                    nodes.assign_pod_cidrs(&one.node, &one.uid, &one.resource_version, &cidrs);
+                vec![answered(call).await.map(drop)]
+            }
             many => {
                 let sent = many.iter().map(|one| wire::Assignment {
                     name: one.node.clone(),
@@ -27,9 +32,6 @@ impl Shell {
                 });
                 match answered(self.parts.client.blocks().assign(sent.collect())).await {
                     Ok(results) => results.into_iter().map(|one| one.map(drop)).collect(),
-                    Err(error) if is_not_served(&error) => {
-                        join_all(many.iter().map(|one| self.assign_one(one))).await
-                    }
                     // Whether any was carried out is not known.
                     Err(error) => vec![Err(error); many.len()],
                 }
@@ -39,13 +41,6 @@ impl Shell {
             self.assigned(assignment, result)?;
         }
         Ok(())
-    }
-
-    async fn assign_one(&self, one: &Assignment) -> Result<(), ApiError> {
-        let cidrs = texts(one);
-        let nodes = self.parts.client.all::<Node>();
-        let call = nodes.assign_pod_cidrs(&one.node, &one.uid, &one.resource_version, &cidrs);
-        answered(call).await.map(drop)
     }
 
     fn assigned(&self, assignment: &Assignment, result: Result<(), ApiError>) -> Result<(), Lost> {
@@ -91,7 +86,6 @@ impl Shell {
             let sent = updates.iter().map(sent).collect();
             let results = match answered(self.parts.client.blocks().update(sent)).await {
                 Ok(results) => results,
-                Err(error) if is_not_served(&error) => vec![Ok(None); updates.len()],
                 Err(error) => vec![Err(error); updates.len()],
             };
             for (update, result) in updates.iter().zip(results) {
