@@ -16,9 +16,10 @@ use crate::upstream::Upstream;
 use crate::{Config, RunError};
 
 /// `--cidr-allocator-type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AllocatorType {
     /// One range for each family, cut into blocks of one size.
+    #[default]
     RangeAllocator,
     /// ClusterCIDR objects, chosen by the labels of nodes.
     MultiCidrRangeAllocator,

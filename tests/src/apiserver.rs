@@ -1,21 +1,15 @@
 //! An apiserver alone.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Child, Stdio},
-};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use podplane_client::Client;
 
-use crate::{eventually, programs::podplane, rest::Rest};
+use crate::{rest::Rest, service::Service};
 
 /// A running apiserver on a data directory; killed when it is dropped.
 #[derive(Debug)]
-pub struct Apiserver {
-    child: Child,
-    address: String,
-}
+pub struct Apiserver(Service);
 
 impl Apiserver {
     /// Starts one on a data directory, where its log goes too, and waits until it serves.
@@ -33,31 +27,14 @@ impl Apiserver {
     ///
     /// If it cannot be started.
     pub async fn start_at(address: &str, dir: &Path) -> Result<Self> {
-        let file: PathBuf = dir.join("address");
-        let _ = std::fs::remove_file(&file);
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(dir.join("log"))?;
-        let mut command = podplane(["apiserver", "--listen", address, "--address-file"]);
-        let command = command.arg(&file).arg("--data-dir").arg(dir);
-        let child = command.stdout(Stdio::null()).stderr(log).spawn()?;
-        let mut server = Self {
-            child,
-            address: String::new(),
-        };
-        let read = || async { std::fs::read_to_string(&file).ok() };
-        let address = eventually("the apiserver tells its address", read, Option::is_some).await;
-        address
-            .context("an address")?
-            .trim()
-            .clone_into(&mut server.address);
-        Ok(server)
+        let data = dir.to_str().context("a directory in UTF-8")?;
+        let service = Service::start("apiserver", address, dir, &["--data-dir", data]).await?;
+        Ok(Self(service))
     }
 
     /// Where it listens.
     pub fn address(&self) -> &str {
-        &self.address
+        self.0.address()
     }
 
     /// A client with a connection of its own.
@@ -66,12 +43,12 @@ impl Apiserver {
     ///
     /// If the address is none.
     pub fn client(&self) -> Result<Client> {
-        Ok(Client::connect(&self.address.parse()?)?)
+        Ok(Client::connect(&self.address().parse()?)?)
     }
 
     /// A client of its REST API, with connections of its own.
     pub fn rest(&self) -> Rest {
-        Rest::new(self.address.as_str())
+        Rest::new(self.address())
     }
 
     /// Kills it and waits until it is gone.
@@ -79,16 +56,7 @@ impl Apiserver {
     /// # Errors
     ///
     /// If it cannot be killed.
-    pub fn kill(mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Apiserver {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub fn kill(self) -> Result<()> {
+        self.0.kill()
     }
 }

@@ -14,6 +14,7 @@ pub mod leftovers;
 pub mod peers;
 pub mod programs;
 pub mod rest;
+pub mod service;
 pub mod wait;
 pub mod world;
 

@@ -2,6 +2,8 @@
 
 use std::{ffi::OsString, net::IpAddr, path::Path};
 
+use podplane_ipam_controller::AllocatorType;
+
 use super::{
     data_dir::DataDir,
     service::{Listens, Spec},
@@ -74,6 +76,14 @@ fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
     let flags = [
         ("--server", some(server)),
         ("--cluster-cidr", some(&settings.cluster_cidr)),
+        (
+            "--cidr-allocator-type",
+            some(settings.cidr_allocator_type.to_string()),
+        ),
+        (
+            "--cloud-endpoint",
+            settings.cloud_endpoint.clone().map(Into::into),
+        ),
         ("--node-cidr-mask-size", mask(settings.node_cidr_mask_size)),
         (
             "--node-cidr-mask-size-ipv4",
@@ -168,6 +178,9 @@ pub(super) fn kubelet(dir: &DataDir, settings: &Settings, server: &str, place: &
         ("--server", some(server)),
         ("--ip-policy", some(name_of(&settings.ip_policy))),
     ];
+    if settings.cidr_allocator_type == AllocatorType::CloudAllocator {
+        flags.push(("--provider-id", some("podplane://{node}")));
+    }
     if let Some((netns, addresses)) = &place.kernel {
         flags.push(("--node-netns", some(netns)));
         flags.extend(

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use podplane_client::Endpoint;
 use podplane_ipam::{
     Compat, ServiceRanges,
     cluster::{RangeConfig, RangeFlags},
 };
+use podplane_ipam_controller::{AllocatorType, RunError};
 use podplane_kubelet::cri::template::Template;
 use podplane_scheduler::IpPolicy;
 use podplane_telemetry::server::Listen;
@@ -55,6 +57,15 @@ pub(crate) struct Flags {
     /// upstream-1.30, upstream-1.31, upstream-1.32 or gcp [default: none]
     #[arg(long, env = "PODPLANE_COMPAT", value_name = "SYSTEM")]
     pub(crate) compat: Option<Compat>,
+
+    /// Who decides about nodes' blocks: RangeAllocator (from --cluster-cidr), MultiCIDRRangeAllocator (from ClusterCIDR objects) or CloudAllocator (the
+    /// cloud has) [default: RangeAllocator]
+    #[arg(long, env = "PODPLANE_CIDR_ALLOCATOR_TYPE", value_name = "TYPE")]
+    pub(crate) cidr_allocator_type: Option<AllocatorType>,
+
+    /// Where the cloud is, for CloudAllocator; it knows the nodes as podplane://NODE
+    #[arg(long, env = "PODPLANE_CLOUD_ENDPOINT", value_name = "ADDR")]
+    pub(crate) cloud_endpoint: Option<Endpoint>,
 
     /// Whether pods get real interfaces: kernel, ledger (addresses alone, no privileges), or auto, which takes kernel if it can [default: auto]
     #[arg(long, env = "PODPLANE_NETWORK", value_enum, value_name = "MODE")]
@@ -107,6 +118,9 @@ pub(crate) struct Settings {
     pub(crate) service_cluster_ip_range: String,
     #[serde(default, with = "as_text")]
     pub(crate) compat: Compat,
+    #[serde(default, with = "as_text")]
+    pub(crate) cidr_allocator_type: AllocatorType,
+    pub(crate) cloud_endpoint: Option<String>,
     pub(crate) network: Network,
     #[serde(with = "by_name")]
     pub(crate) ip_policy: IpPolicy,
@@ -127,6 +141,8 @@ impl Default for Settings {
             node_cidr_mask_size_ipv6: None,
             service_cluster_ip_range: "10.96.0.0/16".into(),
             compat: Compat::default(),
+            cidr_allocator_type: AllocatorType::default(),
+            cloud_endpoint: None,
             network: Network::default(),
             ip_policy: IpPolicy::default(),
             cni_template: Template::default(),
@@ -155,6 +171,8 @@ impl Flags {
             node_cidr_mask_size_ipv6,
             service_cluster_ip_range,
             compat,
+            cidr_allocator_type,
+            cloud_endpoint,
             network,
             ip_policy,
             cni_template,
@@ -182,6 +200,11 @@ impl Flags {
                 .unwrap_or(&base.service_cluster_ip_range)
                 .clone(),
             compat: compat.unwrap_or(base.compat),
+            cidr_allocator_type: cidr_allocator_type.unwrap_or(base.cidr_allocator_type),
+            cloud_endpoint: cloud_endpoint
+                .as_ref()
+                .map(ToString::to_string)
+                .or_else(|| base.cloud_endpoint.clone()),
             network: network.unwrap_or(base.network),
             ip_policy: ip_policy.unwrap_or(base.ip_policy),
             cni_template: cni_template.unwrap_or(base.cni_template),
@@ -210,6 +233,11 @@ impl Settings {
         self.service_cluster_ip_range
             .parse::<ServiceRanges>()
             .map_err(|error| UsageError(error.to_string()))?;
+        if self.cidr_allocator_type == AllocatorType::CloudAllocator
+            && self.cloud_endpoint.is_none()
+        {
+            return Err(UsageError(RunError::NoCloud.to_string()));
+        }
         if config.max_nodes() == 0 {
             return Err(UsageError(format!(
                 "--service-cluster-ip-range {} leaves no block of --cluster-cidr {} for a node",
@@ -256,7 +284,7 @@ impl Settings {
     }
 
     /// Each flag with what it comes to, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 12] {
+    fn values(&self) -> [(&'static str, String); 14] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -287,6 +315,14 @@ impl Settings {
                 canonical(&self.service_cluster_ip_range),
             ),
             ("--compat", self.compat.to_string()),
+            (
+                "--cidr-allocator-type",
+                self.cidr_allocator_type.to_string(),
+            ),
+            (
+                "--cloud-endpoint",
+                self.cloud_endpoint.clone().unwrap_or_else(|| "none".into()),
+            ),
             ("--network", name_of(&self.network)),
             ("--ip-policy", name_of(&self.ip_policy)),
             ("--cni-template", name_of(&self.cni_template)),

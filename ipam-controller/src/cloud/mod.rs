@@ -9,7 +9,7 @@ mod status;
 use std::time::Duration;
 
 use futures::future::join_all;
-use podplane_api::{Object as _, ObjectKey, core::Node, jiff::Timestamp};
+use podplane_api::{Object as _, ObjectKey, core::Node, jiff::Timestamp, pod_ips};
 use podplane_client::{
     Api, ApiError, Backoff, Cache, Change, Client, Endpoint, EventRecorder, Reason, WorkQueue,
     answered,
@@ -227,7 +227,7 @@ impl CloudController {
     async fn assign(&self, mut node: Node, ranges: &Ranges) -> Result<Option<Node>, SyncError> {
         let mut conflicts = 0..CONFLICTS;
         loop {
-            let present = status::pod_cidrs(&node);
+            let present = pod_ips::pod_cidrs(&node);
             if present == ranges.pod_cidrs {
                 return Ok(Some(node));
             }

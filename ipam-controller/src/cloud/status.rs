@@ -7,6 +7,7 @@ use podplane_api::{
     core::{Node, NodeCondition, NodeStatus},
     jiff::Timestamp,
     meta::Time,
+    pod_ips,
 };
 
 use super::ranges::NETWORK_RESOURCE;
@@ -20,21 +21,9 @@ const MESSAGE: &str = "NodeController create implicit route";
 /// Whether the change of a node, or its being there, is a reason to ask the cloud.
 pub(super) fn is_due(old: Option<&Node>, new: &Node) -> bool {
     let Some(old) = old else { return true };
-    pod_cidrs(new).is_empty()
+    pod_ips::pod_cidrs(new).is_empty()
         || is_unavailable(new)
         || networks(old.status.as_ref()) != networks(new.status.as_ref())
-}
-
-/// The node's blocks; an object that has only the older field has one.
-pub(super) fn pod_cidrs(node: &Node) -> Vec<String> {
-    let spec = node.spec.as_ref();
-    let listed = spec.and_then(|spec| spec.pod_cidrs.clone());
-    let listed = listed.unwrap_or_default();
-    if !listed.is_empty() {
-        return listed;
-    }
-    let single = spec.and_then(|spec| spec.pod_cidr.clone());
-    single.filter(|cidr| !cidr.is_empty()).into_iter().collect()
 }
 
 fn is_unavailable(node: &Node) -> bool {

@@ -97,6 +97,10 @@ pub struct Config {
     )]
     pub node_ips: Vec<IpAddr>,
 
+    /// The id of the node's instance at its cloud; {node} stands for the node's name [default: none]
+    #[arg(long, value_name = "ID", env = "PODPLANE_PROVIDER_ID")]
+    pub provider_id: Option<String>,
+
     /// The network namespace of the node: routes to other nodes' blocks are kept there [default: no routes are kept]
     #[arg(long, value_name = "PATH", env = "PODPLANE_NODE_NETNS")]
     pub node_netns: Option<PathBuf>,
@@ -268,6 +272,10 @@ fn machine_of(config: &Config, name: &NodeName) -> Machine {
         cpus: machine::cpus(),
         memory: machine::memory(),
         max_pods: config.max_pods,
+        provider_id: config
+            .provider_id
+            .as_ref()
+            .map(|pattern| pattern.replace("{node}", name.as_str())),
         info: machine::info(String::new()),
     }
 }

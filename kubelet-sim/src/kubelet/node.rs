@@ -346,13 +346,16 @@ impl Node {
     async fn adopt(&self) -> Result<(), ApiError> {
         let nodes = self.client.all::<NodeObject>();
         let mut node = nodes.get(self.name()).await?;
+        let found = node.clone();
         let labels = node.metadata.labels.get_or_insert_default();
-        let wanted = node_status::labels(&self.machine);
-        if wanted
-            .iter()
-            .any(|(key, value)| labels.get(key) != Some(value))
-        {
-            labels.extend(wanted);
+        labels.extend(node_status::labels(&self.machine));
+        if let Some(id) = &self.machine.provider_id {
+            let present = &mut node.spec.get_or_insert_default().provider_id;
+            if present.as_deref().is_none_or(str::is_empty) {
+                *present = Some(id.clone());
+            }
+        }
+        if node != found {
             nodes.update(&node).await?;
         }
         tracing::info!(node = self.name(), "adopted");

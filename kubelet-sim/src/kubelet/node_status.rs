@@ -5,13 +5,15 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 use podplane_api::{
     Quantity,
-    core::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo},
+    core::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo},
     jiff::Timestamp,
     meta::{ObjectMeta, Time},
     pod_ips::POD_IPS,
 };
 
 use crate::{NodeName, ipam::Usage};
+
+const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 
 /// What does not change while the kubelet runs.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ pub struct Machine {
     pub memory: u64,
     /// `--max-pods`.
     pub max_pods: u32,
+    /// The id of its instance at its cloud.
+    pub provider_id: Option<String>,
     /// Versions and ids.
     pub info: NodeSystemInfo,
 }
@@ -51,6 +55,10 @@ pub fn object(machine: &Machine) -> Node {
             labels: Some(labels(machine)),
             ..ObjectMeta::default()
         },
+        spec: machine.provider_id.clone().map(|provider_id| NodeSpec {
+            provider_id: Some(provider_id),
+            ..NodeSpec::default()
+        }),
         ..Node::default()
     }
 }
@@ -81,14 +89,22 @@ pub fn status(
     let usage = network.usage.unwrap_or_default();
     let mut conditions = old.conditions.clone().unwrap_or_default();
     for wanted in wanted_conditions(network) {
-        set_condition(&mut conditions, wanted, now);
+        if !is_said_by_others(&conditions, &wanted) {
+            set_condition(&mut conditions, wanted, now);
+        }
     }
+    let others = resources_of_others(&old);
     NodeStatus {
         addresses: Some(addresses.collect()),
-        capacity: Some(resources(machine, network.usage.map(|_| usage.capacity))),
+        capacity: Some(resources(
+            machine,
+            network.usage.map(|_| usage.capacity),
+            &others,
+        )),
         allocatable: Some(resources(
             machine,
             network.usage.map(|_| usage.allocatable()),
+            &others,
         )),
         conditions: Some(conditions),
         node_info: Some(machine.info.clone()),
@@ -137,16 +153,29 @@ fn address(kind: &str, address: &impl ToString) -> NodeAddress {
     }
 }
 
-fn resources(machine: &Machine, pod_ips: Option<i64>) -> BTreeMap<String, Quantity> {
+/// Extended resources that a controller has given the node: those with a domain, but for our own.
+fn resources_of_others(old: &NodeStatus) -> BTreeMap<String, Quantity> {
+    let capacity = old.capacity.iter().flatten();
+    let of_others = capacity.filter(|(name, _)| name.contains('/') && *name != POD_IPS);
+    of_others
+        .map(|(name, amount)| (name.clone(), amount.clone()))
+        .collect()
+}
+
+fn resources(
+    machine: &Machine,
+    pod_ips: Option<i64>,
+    others: &BTreeMap<String, Quantity>,
+) -> BTreeMap<String, Quantity> {
     let known = [
         ("cpu", machine.cpus.to_string()),
         ("memory", format!("{}Ki", machine.memory / 1024)),
         ("pods", machine.max_pods.to_string()),
     ];
     let pod_ips = pod_ips.map(|count| (POD_IPS, count.to_string()));
-    let all = known.into_iter().chain(pod_ips);
-    all.map(|(name, amount)| (name.to_owned(), Quantity(amount)))
-        .collect()
+    let own = known.into_iter().chain(pod_ips);
+    let own = own.map(|(name, amount)| (name.to_owned(), Quantity(amount)));
+    own.chain(others.clone()).collect()
 }
 
 /// Type, status, reason and message.
@@ -165,7 +194,7 @@ fn wanted_conditions(network: &Network) -> [Wanted; 5] {
     };
     let unavailable = if network.has_pod_cidrs {
         has_none(
-            "NetworkUnavailable",
+            NETWORK_UNAVAILABLE,
             "PodCIDRAssigned",
             "the node has a podCIDR",
         )
@@ -177,7 +206,7 @@ fn wanted_conditions(network: &Network) -> [Wanted; 5] {
         )
     } else {
         let message = "the node has no podCIDR".to_owned();
-        ("NetworkUnavailable", "True", "NoPodCIDR", message)
+        (NETWORK_UNAVAILABLE, "True", "NoPodCIDR", message)
     };
     [
         has_none(
@@ -198,6 +227,12 @@ fn wanted_conditions(network: &Network) -> [Wanted; 5] {
         ready,
         unavailable,
     ]
+}
+
+/// A controller that made the node's network says so in its own words.
+fn is_said_by_others(conditions: &[NodeCondition], (kind, value, ..): &Wanted) -> bool {
+    let says = |condition: &NodeCondition| condition.type_ == *kind && condition.status == *value;
+    *kind == NETWORK_UNAVAILABLE && *value == "False" && conditions.iter().any(says)
 }
 
 /// Sets a condition; its time of transition moves only with its status.
@@ -232,6 +267,7 @@ mod tests {
             cpus: 2,
             memory: 4 << 30,
             max_pods: 110,
+            provider_id: None,
             info: NodeSystemInfo {
                 operating_system: "linux".into(),
                 architecture: "amd64".into(),
@@ -304,6 +340,31 @@ mod tests {
             .last_transition_time
             .clone();
         assert_eq!(unmoved, Some(Time(Timestamp::UNIX_EPOCH)));
+    }
+
+    #[test]
+    fn what_a_controller_said_of_the_network_stays() {
+        let mut old = status(&machine(), &ready(0, 0), None, Timestamp::UNIX_EPOCH);
+        let name = "networking.gke.io.networks/red.IP";
+        let capacity = old.capacity.as_mut().unwrap();
+        capacity.insert(name.into(), Quantity("64".into()));
+        for condition in old.conditions.iter_mut().flatten() {
+            if condition.type_ == "NetworkUnavailable" {
+                condition.reason = Some("RouteCreated".into());
+            }
+        }
+        let new = status(&machine(), &ready(1, 0), Some(&old), Timestamp::UNIX_EPOCH);
+        let network = condition(&new, "NetworkUnavailable");
+        assert_eq!(network.reason.as_deref(), Some("RouteCreated"));
+        assert_eq!(new.capacity.as_ref().unwrap()[name].0, "64");
+        assert_eq!(new.allocatable.as_ref().unwrap()[name].0, "64");
+        let without = status(
+            &machine(),
+            &Network::default(),
+            Some(&new),
+            Timestamp::UNIX_EPOCH,
+        );
+        assert_eq!(condition(&without, "NetworkUnavailable").status, "True");
     }
 
     #[test]

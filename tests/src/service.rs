@@ -1,0 +1,69 @@
+//! One service alone, without a cluster around it.
+
+use std::{
+    path::Path,
+    process::{Child, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{eventually, programs::podplane};
+
+/// A running service; killed when it is dropped.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+    address: String,
+}
+
+impl Service {
+    /// Starts `podplane NAME` with these arguments, which listens at `listen`, and waits until it tells where that is. Its log goes to `dir`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub async fn start(name: &str, listen: &str, dir: &Path, args: &[&str]) -> Result<Self> {
+        let file = dir.join(format!("{name}.address"));
+        let _ = std::fs::remove_file(&file);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(dir.join(format!("{name}.log")))?;
+        let mut command = podplane([name, "--listen", listen, "--address-file"]);
+        let command = command.arg(&file).args(args);
+        let child = command.stdout(Stdio::null()).stderr(log).spawn()?;
+        let mut service = Self {
+            child,
+            address: String::new(),
+        };
+        let what = format!("{name} tells its address");
+        let read = || async { std::fs::read_to_string(&file).ok() };
+        let address = eventually(&what, read, Option::is_some).await;
+        let address = address.context("an address")?;
+        address.trim().clone_into(&mut service.address);
+        Ok(service)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Kills it and waits until it is gone.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be killed.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
