@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use crate::cluster::{ClusterRange, RangeConfig};
 use crate::net::{Family, widened};
 pub use claim::{Adoption, Block, Claim, Misfit, Overlap, Owner};
-use ledger::Ledger;
+use ledger::{Held, Kind, Ledger, OwnerId};
 pub use set::{BlockSet, InvalidSet, Usage};
 use set::{Pool, Set};
 
@@ -93,7 +93,7 @@ impl NodeBlocks {
     pub fn without_sets(service_ranges: &[IpNet]) -> Self {
         let mut blocks = Self::default();
         for service in service_ranges {
-            blocks.record(*service, Claim::Reserved, None);
+            blocks.record(*service, Kind::Reserved, None, None);
         }
         blocks
     }
@@ -116,7 +116,7 @@ impl NodeBlocks {
         for pool in &mut pools {
             let cidr = pool.range.cidr();
             let claims = || self.ledger.overlapping(cidr);
-            for (net, _) in claims().filter(|(_, held)| held.claim == Claim::Reserved) {
+            for (net, _) in claims().filter(|(_, held)| held.kind == Kind::Reserved) {
                 pool.occupy(&net);
             }
             pool.reserved = pool.free.used();
@@ -237,7 +237,8 @@ impl NodeBlocks {
         };
         let taken: Vec<IpNet> = pools.filter_map(next).collect();
         for net in &taken {
-            self.record(*net, Claim::Assigned(owner.clone()), Some(id));
+            let owner = self.ledger.intern(owner);
+            self.record(*net, Kind::Assigned, Some(owner), Some(id));
         }
         taken
     }
@@ -277,26 +278,29 @@ impl NodeBlocks {
     }
 
     fn adopt_into(&mut self, owner: &Owner, net: IpNet, home: Option<SetId>) -> Adoption {
-        if let Some(held) = self.ledger.held(net, owner)
-            && held.set.is_some()
-            && matches!(held.claim, Claim::Assigned(_))
-        {
-            return Adoption::Assigned;
+        let id = self.ledger.intern(owner);
+        let (mut overlap, mut found) = (None, Vec::new());
+        for (other, held) in self.ledger.overlapping(net) {
+            if (other, held.owner, held.kind) == (net, Some(id), Kind::Assigned)
+                && held.set.is_some()
+            {
+                return Adoption::Assigned;
+            }
+            if overlap.is_none() && self.bars(held, Some(id), owner) {
+                overlap = Some(self.overlap(net, other, held));
+            }
+            if held.kind == Kind::Draining && held.owner.is_none() && net.contains(&other) {
+                found.push(other);
+            }
         }
-        let overlap = self.in_the_way(owner, net).map(Misfit::Overlaps);
-        let misfit = overlap.or_else(|| home.is_none().then(|| self.misfit(net)));
-        let found: Vec<IpNet> = self
-            .ledger
-            .overlapping(net)
-            .filter(|(inner, held)| held.claim == Claim::Draining(None) && net.contains(inner))
-            .map(|(inner, _)| inner)
-            .collect();
+        let misfit = overlap.map(Misfit::Overlaps);
+        let misfit = misfit.or_else(|| home.is_none().then(|| self.misfit(net)));
         found.into_iter().for_each(|inner| self.unhold(inner));
-        let claim = match misfit {
-            None => Claim::Assigned(owner.clone()),
-            Some(_) => Claim::Foreign(owner.clone()),
+        let kind = match misfit {
+            None => Kind::Assigned,
+            Some(_) => Kind::Foreign,
         };
-        self.record(net, claim, home);
+        self.record(net, kind, Some(id), home);
         misfit.map_or(Adoption::Assigned, Adoption::Foreign)
     }
 
@@ -313,11 +317,7 @@ impl NodeBlocks {
     /// Marks everything that the node of this UID holds as draining: the node is gone, but its addresses may be in use.
     /// Nothing becomes free. Returns what is held.
     pub fn drain(&mut self, uid: &str) -> Vec<IpNet> {
-        let nets = self.ledger.held_by(uid);
-        for net in &nets {
-            self.ledger.drain(*net, uid);
-        }
-        nets
+        self.ledger.drain(uid)
     }
 
     /// Keeps the block that contains `address` from being given, as draining, although nobody is known to have held it.
@@ -332,7 +332,7 @@ impl NodeBlocks {
             .ranges()
             .find(|range| range.cidr().contains(&address))?;
         let net = widened(&address, range.node_mask());
-        self.record(net, Claim::Draining(None), None);
+        self.record(net, Kind::Draining, None, None);
         Some(net)
     }
 
@@ -343,7 +343,7 @@ impl NodeBlocks {
         }
     }
 
-    /// What the node of this UID holds, in the order in which it was recorded.
+    /// What the node of this UID holds, IPv4 first, and of each family in the order in which it was recorded.
     #[must_use]
     pub fn held_by(&self, uid: &str) -> Vec<IpNet> {
         self.ledger.held_by(uid)
@@ -354,7 +354,7 @@ impl NodeBlocks {
     pub fn overlapping(&self, net: IpNet) -> Vec<Block> {
         self.ledger
             .overlapping(net.trunc())
-            .map(|(net, held)| held.block(net))
+            .map(|(net, held)| self.ledger.block(net, held))
             .collect()
     }
 
@@ -366,7 +366,9 @@ impl NodeBlocks {
 
     /// All blocks in the order of their addresses.
     pub fn iter(&self) -> impl Iterator<Item = Block> {
-        self.ledger.iter().map(|(net, held)| held.block(net))
+        self.ledger
+            .iter()
+            .map(|(net, held)| self.ledger.block(net, held))
     }
 
     /// How full each range is; those of one set are together, in the order of their set.
@@ -394,9 +396,10 @@ impl NodeBlocks {
         let ranges = self.sets.get(&id).into_iter().flat_map(|set| &set.pools);
         let claims = ranges.flat_map(|pool| self.ledger.overlapping(pool.range.cidr()));
         let held = claims.filter(|(_, held)| {
-            held.set == Some(id) && matches!(held.claim, Claim::Assigned(_) | Claim::Foreign(_))
+            held.set == Some(id) && matches!(held.kind, Kind::Assigned | Kind::Foreign)
         });
-        held.map(|(net, held)| held.block(net)).collect()
+        held.map(|(net, held)| self.ledger.block(net, held))
+            .collect()
     }
 
     /// The sets that are for a node, the preferred one first.
@@ -411,6 +414,12 @@ impl NodeBlocks {
 
     /// The set that each of a node's blocks is of.
     fn home(&self, nets: &[IpNet], matched: impl Fn(&str) -> Option<usize>) -> Vec<Option<SetId>> {
+        // By far the most common, and there are many nodes at the start.
+        if self.sets.len() == 1 {
+            let fits = |net| self.sets.iter().find(|(_, set)| set.fits(net));
+            let homes = nets.iter().map(|net| fits(net).map(|(id, _)| *id));
+            return homes.collect();
+        }
         let mut order = self.ranked(matched);
         let mut others: Vec<&SetId> = self.sets.keys().filter(|id| !order.contains(id)).collect();
         others.sort_by_key(|id| {
@@ -443,20 +452,36 @@ impl NodeBlocks {
         }
     }
 
-    fn record(&mut self, net: IpNet, claim: Claim, set: Option<SetId>) {
+    fn record(&mut self, net: IpNet, kind: Kind, owner: Option<OwnerId>, set: Option<SetId>) {
         for pool in self.sets.values_mut().flat_map(|set| &mut set.pools) {
             pool.occupy(&net);
         }
-        self.ledger.insert(net, claim, set);
+        self.ledger.insert(net, Held { kind, owner, set });
     }
 
     fn in_the_way(&self, owner: &Owner, net: IpNet) -> Option<Overlap> {
+        let id = self.ledger.find(owner.uid());
         let mut claims = self.ledger.overlapping(net);
-        let (other, held) = claims.find(|(_, held)| held.claim.bars(owner))?;
-        Some(Overlap {
+        let (other, held) = claims.find(|(_, held)| self.bars(*held, id, owner))?;
+        Some(self.overlap(net, other, held))
+    }
+
+    /// Whether the claim keeps addresses from a node: a draining block is no harm to one that has it already, if it is
+    /// the old node made again or if nobody knows who had it.
+    fn bars(&self, held: Held, id: Option<OwnerId>, owner: &Owner) -> bool {
+        match (held.kind, held.owner) {
+            (Kind::Draining, former) => {
+                former.is_some_and(|former| self.ledger.name(former) != owner.name())
+            }
+            (_, holder) => holder.is_none() || holder != id,
+        }
+    }
+
+    fn overlap(&self, net: IpNet, other: IpNet, held: Held) -> Overlap {
+        Overlap {
             net,
-            held: held.block(other),
-        })
+            held: self.ledger.block(other, held),
+        }
     }
 
     /// What is wrong with a block that is of no set.

@@ -1,118 +1,148 @@
-//! Which block numbers are free: gaps in an ordered map, so that an empty range of 2^32 blocks costs nothing and a
-//! full one costs nothing either.
+//! Which block numbers are free: a bit for each, and above them a bit for each full word, and so on, so that a free one is found in as many
+//! steps as there are levels, however full the range is.
 
-use std::collections::BTreeMap;
+const WORD: u64 = u64::BITS as u64;
 
 /// The free numbers of `0..total`, handed out round robin.
 #[derive(Clone, Debug)]
-pub(crate) struct FreeBlocks {
+pub struct FreeBlocks {
     total: u64,
     free: u64,
     next: u64,
-    /// Last number of a gap → its first. Keyed by the last so that taking from the front, which is what round robin
-    /// does, changes a value and not the tree.
-    gaps: BTreeMap<u64, u64>,
+    /// The first has a bit for each number, set if it is used. Each other has a bit for each word of the one before, set if all bits of that word are.
+    /// The last is one word. Bits behind the end are set. Memory that was never written to is never there: the bits begin as zeros.
+    levels: Vec<Vec<u64>>,
 }
 
 impl FreeBlocks {
-    pub(crate) fn new(total: u64) -> Self {
-        let gaps = total
-            .checked_sub(1)
-            .map(|last| (last, 0))
-            .into_iter()
-            .collect();
+    /// All of them free.
+    #[must_use]
+    pub fn new(total: u64) -> Self {
+        let mut levels = Vec::new();
+        let mut bits = total;
+        loop {
+            let (words, used) = (bits.div_ceil(WORD).max(1), bits % WORD);
+            let mut level = vec![0; index(words)];
+            if let Some(last) = level.last_mut()
+                && (used > 0 || bits == 0)
+            {
+                *last = u64::MAX << used;
+            }
+            levels.push(level);
+            if words == 1 {
+                break;
+            }
+            bits = words;
+        }
         Self {
             total,
             free: total,
             next: 0,
-            gaps,
+            levels,
         }
     }
 
-    pub(crate) fn free(&self) -> u64 {
+    /// How many can be taken.
+    #[must_use]
+    pub fn free(&self) -> u64 {
         self.free
     }
 
-    pub(crate) fn used(&self) -> u64 {
+    /// How many cannot.
+    #[must_use]
+    pub fn used(&self) -> u64 {
         self.total - self.free
     }
 
     /// Where the next search starts.
-    pub(crate) fn next_candidate(&self) -> u64 {
+    #[must_use]
+    pub fn next_candidate(&self) -> u64 {
         self.next
     }
 
     /// Takes the first free number at or after the candidate, around the end if need be, as the reference's
     /// allocator does: the lowest free one is not preferred, so a number just freed is not used again at once.
-    pub(crate) fn take_next(&mut self) -> Option<u64> {
-        let (last, first) = self
-            .gaps
-            .range(self.next..)
-            .next()
-            .or_else(|| self.gaps.first_key_value())
-            .map(|(l, f)| (*l, *f))?;
-        let taken = if self.next <= last {
-            first.max(self.next)
-        } else {
-            first
-        };
-        if taken > first {
-            self.gaps.insert(taken - 1, first);
-        }
-        if taken < last {
-            self.gaps.insert(last, taken + 1);
-        } else {
-            self.gaps.remove(&last);
-        }
-        self.free -= 1;
+    pub fn take_next(&mut self) -> Option<u64> {
+        let taken = self.first_free(self.next).or_else(|| self.first_free(0))?;
+        self.occupy(taken, taken);
         self.next = (taken + 1) % self.total;
         Some(taken)
     }
 
+    /// Up to the level where there is something free behind `from`, and down again to what it is.
+    fn first_free(&self, from: u64) -> Option<u64> {
+        let (mut level, mut at) = (0, from);
+        let mut found = loop {
+            let word = self.levels.get(level)?.get(index(at / WORD))?;
+            let free = !word & (u64::MAX << (at % WORD));
+            if free != 0 {
+                break at / WORD * WORD + u64::from(free.trailing_zeros());
+            }
+            at = at / WORD + 1;
+            level += 1;
+        };
+        for below in self.levels[..level].iter().rev() {
+            found = found * WORD + u64::from(below[index(found)].trailing_ones());
+        }
+        Some(found)
+    }
+
     /// Makes `first..=last` used, whatever part of it was. The candidate does not move.
-    pub(crate) fn occupy(&mut self, first: u64, last: u64) {
-        while let Some((gap_last, gap_first)) =
-            self.gaps.range(first..).next().map(|(l, f)| (*l, *f))
-        {
-            if gap_first > last {
-                break;
-            }
-            self.gaps.remove(&gap_last);
-            self.free -= gap_last - gap_first + 1;
-            if gap_first < first {
-                self.add_gap(gap_first, first - 1);
-            }
-            if gap_last > last {
-                self.add_gap(last + 1, gap_last);
-                break;
+    pub fn occupy(&mut self, first: u64, last: u64) {
+        for (at, mask) in words(first, last.min(self.total.saturating_sub(1))) {
+            let word = &mut self.levels[0][at];
+            self.free -= u64::from((mask & !*word).count_ones());
+            *word |= mask;
+            let mut full = *word == u64::MAX;
+            let mut at = at;
+            for level in &mut self.levels[1..] {
+                if !full {
+                    break;
+                }
+                let word = &mut level[at / 64];
+                *word |= 1 << (at % 64);
+                full = *word == u64::MAX;
+                at /= 64;
             }
         }
     }
 
     /// Makes `first..=last` free, whatever part of it was. The candidate does not move.
-    pub(crate) fn vacate(&mut self, first: u64, last: u64) {
-        self.occupy(first, last);
-        let (mut from, mut to) = (first, last);
-        if let Some(before) = first.checked_sub(1)
-            && let Some(start) = self.gaps.remove(&before)
-        {
-            self.free -= before - start + 1;
-            from = start;
+    pub fn vacate(&mut self, first: u64, last: u64) {
+        for (at, mask) in words(first, last.min(self.total.saturating_sub(1))) {
+            let word = &mut self.levels[0][at];
+            self.free += u64::from((mask & *word).count_ones());
+            let mut was_full = *word == u64::MAX;
+            *word &= !mask;
+            let mut at = at;
+            for level in &mut self.levels[1..] {
+                if !was_full {
+                    break;
+                }
+                let word = &mut level[at / 64];
+                was_full = *word == u64::MAX;
+                *word &= !(1 << (at % 64));
+                at /= 64;
+            }
         }
-        if let Some((&gap_last, &gap_first)) = self.gaps.range(last..).next()
-            && gap_first == last + 1
-        {
-            self.gaps.remove(&gap_last);
-            self.free -= gap_last - gap_first + 1;
-            to = gap_last;
-        }
-        self.add_gap(from, to);
     }
+}
 
-    fn add_gap(&mut self, first: u64, last: u64) {
-        self.gaps.insert(last, first);
-        self.free += last - first + 1;
-    }
+/// The words that have the bits `first..=last`, and which of their bits those are.
+fn words(first: u64, last: u64) -> impl Iterator<Item = (usize, u64)> {
+    (first / WORD..=last / WORD).map(move |word| {
+        let from = first.max(word * WORD) % WORD;
+        let to = last.min(word * WORD + (WORD - 1)) % WORD;
+        (
+            index(word),
+            (u64::MAX << from) & (u64::MAX >> (WORD - 1 - to)),
+        )
+    })
+}
+
+fn index(word: u64) -> usize {
+    usize::try_from(word)
+        .expect("the words of 2^32 bits, of which no range has more, can be addressed")
 }
 
 #[cfg(test)]
@@ -130,10 +160,14 @@ mod tests {
         Vacate(u64, u64),
     }
 
-    const TOTAL: u64 = 12;
+    /// Around the sizes at which there is another level.
+    const TOTALS: [u64; 7] = [1, 12, 64, 65, 4096, 4097, 9000];
 
-    fn op() -> impl Strategy<Value = Op> {
-        let span = (0..TOTAL, 0..TOTAL).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    fn op(total: u64) -> impl Strategy<Value = Op> {
+        let near =
+            (0..total, 0..10u64).prop_map(move |(a, length)| (a, (a + length).min(total - 1)));
+        let far = (0..total, 0..total).prop_map(|(a, b)| (a.min(b), a.max(b)));
+        let span = prop_oneof![near, far];
         prop_oneof![
             3 => Just(Op::Take),
             1 => span.clone().prop_map(|(a, b)| Op::Occupy(a, b)),
@@ -141,20 +175,25 @@ mod tests {
         ]
     }
 
+    fn some_ops() -> impl Strategy<Value = (u64, Vec<Op>)> {
+        let total = prop::sample::select(TOTALS.to_vec());
+        total.prop_flat_map(|total| (Just(total), prop::collection::vec(op(total), 0..40)))
+    }
+
     proptest! {
         #[test]
-        fn behaves_as_a_set_of_free_numbers_with_a_pointer(ops in prop::collection::vec(op(), 0..60)) {
-            let mut sut = FreeBlocks::new(TOTAL);
-            let mut free: BTreeSet<u64> = (0..TOTAL).collect();
+        fn behaves_as_a_set_of_free_numbers_with_a_pointer((total, ops) in some_ops()) {
+            let mut sut = FreeBlocks::new(total);
+            let mut free: BTreeSet<u64> = (0..total).collect();
             let mut next = 0;
             for op in ops {
                 match op {
                     Op::Take => {
-                        let want = (0..TOTAL).map(|i| (next + i) % TOTAL).find(|i| free.contains(i));
+                        let want = (0..total).map(|i| (next + i) % total).find(|i| free.contains(i));
                         prop_assert_eq!(sut.take_next(), want);
                         if let Some(taken) = want {
                             free.remove(&taken);
-                            next = (taken + 1) % TOTAL;
+                            next = (taken + 1) % total;
                         }
                     }
                     Op::Occupy(a, b) => {
@@ -168,10 +207,9 @@ mod tests {
                 }
                 prop_assert_eq!(sut.free(), free.len() as u64);
                 prop_assert_eq!(sut.next_candidate(), next);
-                let gaps: BTreeSet<u64> = sut.gaps.iter().flat_map(|(last, first)| *first..=*last).collect();
-                prop_assert_eq!(&gaps, &free);
-                let touching = sut.gaps.keys().any(|last| sut.gaps.values().any(|first| *first == last + 1));
-                prop_assert!(!touching, "neighbouring gaps are joined: {:?}", sut.gaps);
+                for from in (0..total).step_by(index(total / 61 + 1)) {
+                    prop_assert_eq!(sut.first_free(from), free.range(from..).next().copied());
+                }
             }
         }
     }

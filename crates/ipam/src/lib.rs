@@ -29,6 +29,7 @@ pub use blocks::{
 };
 pub use cluster::{ClusterRange, Notice, RangeConfig, RangeConfigError, RangeFlags};
 pub use compat::{Compat, Generation};
+pub use free::FreeBlocks;
 pub use nearest::nearest_free;
 pub use net::{Family, InvalidCidr, parse_cidr};
 pub use pool::AddressRange;

@@ -73,17 +73,6 @@ impl Claim {
             Self::Draining(owner) => owner.as_ref(),
         }
     }
-
-    /// Whether the claim keeps addresses from a node: a draining block is no harm to one that has it already, if it is
-    /// the old node made again or if nobody knows who had it.
-    pub(super) fn bars(&self, node: &Owner) -> bool {
-        match self {
-            Self::Draining(former) => former
-                .as_ref()
-                .is_some_and(|former| former.name != node.name),
-            _ => self.owner() != Some(node),
-        }
-    }
 }
 
 impl fmt::Display for Claim {
