@@ -4,8 +4,12 @@ use std::process::ExitCode;
 
 use podplane_ipam::{ClusterRange, Owner, RangeConfig};
 
+/// A name, and what measures it.
+pub(crate) type Row = (&'static str, fn() -> Vec<f64>);
+
 /// Measures the rows that are named, or all.
-pub(crate) fn measure(rows: &[(&str, fn() -> Vec<f64>)]) -> ExitCode {
+#[expect(clippy::print_stdout, reason = "what the program is for")]
+pub(crate) fn measure(rows: &[Row]) -> ExitCode {
     // cargo adds `--bench`.
     let args = std::env::args().skip(1);
     let wanted: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
