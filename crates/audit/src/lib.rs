@@ -14,6 +14,7 @@ mod expected;
 mod finding;
 mod input;
 mod item;
+mod repair;
 mod rules;
 mod summary;
 
@@ -21,5 +22,6 @@ pub use dump::{Dump, Keep, Node};
 pub use expected::{Expected, Flags, FlagsError, Known};
 pub use finding::{Code, Finding, Severity};
 pub use input::InputError;
+pub use repair::{Move, Repair, RepairError};
 pub use rules::{Report, audit};
 pub use summary::{Addresses, Blocks, Pods, Summary};

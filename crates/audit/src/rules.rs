@@ -19,6 +19,8 @@ use crate::{
     summary::Summary,
 };
 
+pub(crate) use blocks::of_node;
+
 /// Everything that the audit found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {

@@ -1,12 +1,18 @@
 //! `audit`: what is wrong with the addresses of a cluster, podplane's or anybody's.
 
 mod forms;
+mod junit;
+mod repair;
+mod sarif;
 mod source;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser as _};
-use podplane_audit::{Expected, Flags, Keep, Report, Severity, audit};
+use podplane_audit::{Expected, Flags, Keep, Repair, Report, Severity, audit};
 
 use crate::{
     global::Global,
@@ -60,6 +66,10 @@ pub(crate) struct Args {
     )]
     output: Form,
 
+    /// Write manifests and a runbook that repair what --fail-on counts into this directory, which must be empty or not there
+    #[arg(long, value_name = "DIR")]
+    repair: Option<PathBuf>,
+
     /// Which findings make the command fail
     #[arg(long, value_name = "SEVERITY", default_value = "warning",
         value_parser = PossibleValuesParser::new(Severity::ALL.map(Severity::as_str)).try_map(|text| text.parse::<Severity>()))]
@@ -72,6 +82,10 @@ enum Form {
     Table,
     /// Findings and summary
     Json,
+    /// SARIF 2.1.0, for code hosts
+    Sarif,
+    /// JUnit XML, for CI: a test case for each code
+    Junit,
 }
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
@@ -82,10 +96,22 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         node_cidr_mask_size_ipv6: args.node_cidr_mask_size_ipv6,
         service_cidr: args.service_cidr.clone(),
     };
-    let dump = source::read(&args, global, Keep::Fields).map_err(Unusable)?;
+    let keep = match &args.repair {
+        Some(dir) => {
+            repair::check(dir)?;
+            Keep::Nodes
+        }
+        None => Keep::Fields,
+    };
+    let dump = source::read(&args, global, keep).map_err(Unusable)?;
     let expected = Expected::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let report = audit(&dump, &expected);
     print(&args, &report)?;
+    if let Some(dir) = &args.repair {
+        let repair = Repair::new(&dump, &expected, &report, args.fail_on)
+            .map_err(|error| UsageError(error.to_string()))?;
+        repair::write(dir, &repair.files(&repair::command(&args)))?;
+    }
     Ok(if report.is_at_least(args.fail_on) {
         ExitCode::FAILURE
     } else {
@@ -97,5 +123,11 @@ fn print(args: &Args, report: &Report) -> anyhow::Result<()> {
     match args.output {
         Form::Table => forms::table(report),
         Form::Json => output::json(&serde_json::to_value(report)?),
+        Form::Sarif => {
+            let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
+            let file = file.map(|file| file.to_string_lossy());
+            output::json(&sarif::log(report, file.as_deref()))
+        }
+        Form::Junit => output::bytes(junit::xml(report, args.fail_on)?.as_bytes()),
     }
 }

@@ -96,7 +96,7 @@ impl Overlaps {
 }
 
 /// What can be said of a node's blocks without looking at other nodes.
-pub(super) fn of_node(node: &Node, expected: &Expected) -> Vec<Finding> {
+pub(crate) fn of_node(node: &Node, expected: &Expected) -> Vec<Finding> {
     let finding = |code, severity, message, repair: &str| Finding {
         code,
         severity,

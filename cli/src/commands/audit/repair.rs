@@ -1,0 +1,52 @@
+//! The directory of a repair.
+
+use std::{fs, io, path::Path};
+
+use anyhow::Context as _;
+
+use super::Args;
+use crate::report::UsageError;
+
+/// Refuses a directory that has something in it: an old manifest must not be taken for one of this repair.
+pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("read {}", dir.display()))?,
+    };
+    if entries.count() > 0 {
+        Err(UsageError(format!(
+            "--repair {}: the directory is not empty; name a new one",
+            dir.display()
+        )))?;
+    }
+    Ok(())
+}
+
+/// Writes the files.
+pub(super) fn write(dir: &Path, files: &[(String, String)]) -> anyhow::Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    for (name, text) in files {
+        let path = dir.join(name);
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The command line that audits standard input in the same way.
+pub(super) fn command(args: &Args) -> String {
+    let text = |name: &str, value: &Option<String>| {
+        let value = value.as_ref()?;
+        // Only digits, colons and the like got past the parser of ranges.
+        Some(format!(" --{name} {value}"))
+    };
+    let length = |name: &str, value: Option<u8>| Some(format!(" --{name} {}", value?));
+    let flags = [
+        text("cluster-cidr", &args.cluster_cidr),
+        length("node-cidr-mask-size", args.node_cidr_mask_size),
+        length("node-cidr-mask-size-ipv4", args.node_cidr_mask_size_ipv4),
+        length("node-cidr-mask-size-ipv6", args.node_cidr_mask_size_ipv6),
+        text("service-cidr", &args.service_cidr),
+    ];
+    let flags: String = flags.into_iter().flatten().collect();
+    format!("podplane audit -{flags}")
+}

@@ -1,0 +1,110 @@
+//! The report as SARIF 2.1.0, which code hosts show beside a file.
+
+use podplane_audit::{Code, Finding, Report, Severity};
+use serde_json::{Value, json};
+
+/// The log of one run. `artifact` is the file that was read, if it was one.
+pub(super) fn log(report: &Report, artifact: Option<&str>) -> Value {
+    let rules = Code::ALL.map(|code| {
+        json!({
+            "id": code.as_str(),
+            "shortDescription": {"text": code.meaning()},
+            "helpUri": "https://github.com/podplane/podplane/blob/main/docs/audit.md",
+        })
+    });
+    let results: Vec<_> = report
+        .findings
+        .iter()
+        .map(|finding| result(finding, artifact))
+        .collect();
+    json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {
+                "name": "podplane audit",
+                "version": env!("CARGO_PKG_VERSION"),
+                "informationUri": "https://github.com/podplane/podplane",
+                "rules": rules,
+            }},
+            "results": results,
+            "properties": {"summary": report.summary},
+        }],
+    })
+}
+
+fn result(finding: &Finding, artifact: Option<&str>) -> Value {
+    let Finding {
+        code,
+        severity,
+        objects,
+        message,
+        repair,
+    } = finding;
+    let level = match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Info => "note",
+    };
+    // A place in the file is what code hosts ask for; where an object is in it, nobody wants to know.
+    let place =
+        artifact.map(|uri| json!({"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}));
+    let logical: Vec<_> = objects
+        .iter()
+        .map(|object| json!({"fullyQualifiedName": object, "kind": "resource"}))
+        .collect();
+    let mut location = json!({});
+    if let Some(place) = place {
+        location["physicalLocation"] = place;
+    }
+    if !logical.is_empty() {
+        location["logicalLocations"] = Value::Array(logical);
+    }
+    json!({
+        "ruleId": code.as_str(),
+        "ruleIndex": Code::ALL.iter().position(|each| each == code),
+        "level": level,
+        "message": {"text": format!("{message}. Repair: {repair}.")},
+        "locations": [location],
+        // The same finding in the next run is the same, whatever the numbers in its message.
+        "partialFingerprints": {"objects/v1": format!("{code}:{}", objects.join(","))},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use podplane_audit::{Dump, Expected, Flags, Keep, audit};
+
+    use super::*;
+
+    #[test]
+    fn a_rule_for_each_code_and_a_result_for_each_finding() {
+        let dump = json!({"kind": "List", "items": [
+            {"kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},
+            {"kind": "Node", "metadata": {"name": "b"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},
+        ]});
+        let mut read = Dump::new(Keep::Fields);
+        read.read(dump.to_string().as_bytes()).unwrap();
+        let report = audit(&read, &Expected::new(&Flags::default(), &read).unwrap());
+        let log = log(&report, Some("dump.json"));
+        let rules = log["runs"][0]["tool"]["driver"]["rules"]
+            .as_array()
+            .unwrap();
+        let results = log["runs"][0]["results"].as_array().unwrap();
+        assert_eq!((rules.len(), results.len()), (Code::ALL.len(), 1));
+        let result = &results[0];
+        assert_eq!(result["level"], "error");
+        let index = usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap();
+        assert_eq!(rules[index]["id"], result["ruleId"]);
+        let logical = result["locations"][0]["logicalLocations"]
+            .as_array()
+            .unwrap();
+        let names: BTreeMap<_, _> = logical
+            .iter()
+            .map(|l| (l["fullyQualifiedName"].as_str().unwrap(), ()))
+            .collect();
+        assert_eq!(names.into_keys().collect::<Vec<_>>(), ["Node/a", "Node/b"]);
+    }
+}

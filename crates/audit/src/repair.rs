@@ -1,0 +1,346 @@
+//! How to repair what was found: which node gets which block, and the steps.
+//!
+//! A block cannot be edited in a live Node, so a node that needs another one is deleted and applied anew. Which ones that are is chosen so that
+//! as few pods as possible are made anew, and blocks so that nobody has, had or still uses them.
+
+mod conflicts;
+mod manifest;
+mod runbook;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use podplane_ipam::{
+    ClusterRange, Family,
+    audit::{Pod, pods_by_node},
+    free_runs,
+};
+use serde_json::{Map, Value};
+
+use crate::{
+    dump::{Dump, Node},
+    expected::Expected,
+    finding::{Code, Finding, Severity},
+    rules::{self, Report},
+};
+
+/// Why no repair can be written.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    /// Nobody knows where blocks may be taken from.
+    #[error("a repair chooses blocks, and needs to know where from: give --cluster-cidr")]
+    NoRange,
+    /// The length of a block is not known, or impossible in that range.
+    #[error(
+        "a repair chooses blocks, and needs to know their length in {0}: give --node-cidr-mask-size, or -ipv4 and -ipv6"
+    )]
+    NoMask(IpNet),
+}
+
+/// What to do, and in which order.
+#[derive(Debug)]
+pub struct Repair {
+    /// Nodes that are deleted and applied anew, in the order of their names.
+    pub moves: Vec<Move>,
+    /// Nodes without a block, which can be given one as they are.
+    pub assigned: Vec<Move>,
+    /// Nodes that nothing can be done for, and why.
+    pub left: Vec<(String, String)>,
+    /// Pods with wrong addresses on nodes that keep their blocks, as `NAMESPACE/NAME`: deleted, so that their owners make others.
+    pub pods: Vec<String>,
+}
+
+/// A node and its new blocks.
+#[derive(Debug)]
+pub struct Move {
+    /// Its name.
+    pub node: String,
+    /// What it has, as it stands.
+    pub from: Vec<String>,
+    /// What it will have, one for each cluster CIDR and in their order.
+    pub to: Vec<IpNet>,
+    /// Why it is this node.
+    pub why: Vec<String>,
+    /// How many pods with an address of their own are on it.
+    pub pods: u64,
+    object: Option<Map<String, Value>>,
+}
+
+impl Repair {
+    /// Works out a repair of every finding that is at least that bad. The dump must have been read with [`Keep::Nodes`](crate::Keep::Nodes).
+    ///
+    /// # Errors
+    ///
+    /// [`RepairError`] if it is not known where blocks come from, and one is needed.
+    pub fn new(
+        dump: &Dump,
+        expected: &Expected,
+        report: &Report,
+        at_least: Severity,
+    ) -> Result<Self, RepairError> {
+        let mut wrong = wrong_nodes(dump, expected, at_least);
+        let counted = |code| {
+            let of_code =
+                move |finding: &&Finding| finding.code == code && finding.severity >= at_least;
+            report.findings.iter().filter(of_code)
+        };
+        let used = pods_by_node(&dump.world);
+        let pods = |node: &str| used.get(node).copied().unwrap_or_default();
+        let stays = dump.nodes.iter().flat_map(|node| {
+            let blocks = match wrong.contains_key(node.name.as_str()) {
+                true => kept(node, expected),
+                false => node.claims(),
+            };
+            let holder = conflicts::Holder {
+                pods: pods(&node.name),
+                created: &node.created,
+                name: &node.name,
+            };
+            blocks.into_iter().map(move |block| (block, holder.clone()))
+        });
+        let mut lost = BTreeSet::new();
+        for loss in conflicts::resolve(stays.collect()) {
+            wrong.entry(loss.node).or_default().push(loss.why.clone());
+            lost.insert((loss.node, loss.block));
+        }
+        let missing = counted(Code::MissingPodCidr).flat_map(|finding| &finding.objects);
+        let missing: BTreeSet<&str> = missing
+            .filter_map(|object| object.strip_prefix("Node/"))
+            .collect();
+        let mut repair = Self {
+            moves: Vec::new(),
+            assigned: Vec::new(),
+            left: Vec::new(),
+            pods: Vec::new(),
+        };
+        if !wrong.is_empty() || !missing.is_empty() {
+            let mut free = Free::new(dump, expected)?;
+            for node in &dump.nodes {
+                let name = node.name.as_str();
+                let why = match (wrong.remove(name), missing.contains(name)) {
+                    (Some(why), _) => why,
+                    (None, true) => vec!["it has none".into()],
+                    (None, false) => continue,
+                };
+                let keeps = kept(node, expected).into_iter();
+                let keeps = keeps
+                    .filter(|block| !lost.contains(&(name, *block)))
+                    .collect();
+                repair.place(node, keeps, why, pods(name), &mut free);
+            }
+        }
+        repair.pods = repair.wrong_pods(
+            dump,
+            counted(Code::PodOutsideBlock).chain(counted(Code::DuplicatePodIp)),
+        );
+        Ok(repair)
+    }
+
+    /// The files of the repair, by name: a manifest for each node that is applied anew, and `RUNBOOK.md`.
+    /// `audit` is the command line that found all this, for the check at the end.
+    #[must_use]
+    pub fn files(&self, audit: &str) -> Vec<(String, String)> {
+        let manifests = self.moves.iter().map(|moved| {
+            let object = moved.object.clone().unwrap_or_default();
+            (
+                manifest::file(&moved.node),
+                manifest::text(object, &moved.node, &moved.to),
+            )
+        });
+        let runbook = ("RUNBOOK.md".to_owned(), runbook::text(self, audit));
+        manifests.chain([runbook]).collect()
+    }
+
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            moves,
+            assigned,
+            left,
+            pods,
+        } = self;
+        moves.is_empty() && assigned.is_empty() && left.is_empty() && pods.is_empty()
+    }
+
+    fn place(
+        &mut self,
+        node: &Node,
+        keeps: Vec<IpNet>,
+        why: Vec<String>,
+        pods: u64,
+        free: &mut Free,
+    ) {
+        if !is_name(&node.name) {
+            // It becomes the name of a file, and a word of a command.
+            let problem = "its name is none that Kubernetes would take".to_owned();
+            self.left.push((node.name.clone(), problem));
+            return;
+        }
+        match free.blocks(&keeps) {
+            Err(range) => {
+                let problem = format!(
+                    "no block of {range} is free, of which it needs one: {}",
+                    why.join("; ")
+                );
+                self.left.push((node.name.clone(), problem));
+            }
+            Ok(to) => {
+                let from: Vec<String> = node.texts().into_iter().map(str::to_owned).collect();
+                let list = if from.is_empty() {
+                    &mut self.assigned
+                } else {
+                    &mut self.moves
+                };
+                list.push(Move {
+                    node: node.name.clone(),
+                    from,
+                    to,
+                    why,
+                    pods,
+                    object: node.object.clone(),
+                });
+            }
+        }
+    }
+
+    /// Of the pods that findings name, those to delete: the drained nodes' go anyway, and of several with one address one may stay.
+    fn wrong_pods<'a>(
+        &self,
+        dump: &Dump,
+        findings: impl Iterator<Item = &'a Finding>,
+    ) -> Vec<String> {
+        let moved: BTreeSet<&str> = self.moves.iter().map(|moved| moved.node.as_str()).collect();
+        let mut wrong = BTreeSet::new();
+        for finding in findings {
+            let pods = finding
+                .objects
+                .iter()
+                .filter_map(|object| object.strip_prefix("Pod/"));
+            // They come in the order of codes: by now, those outside of their blocks are known.
+            let pods = pods.filter(|pod| !wrong.contains(*pod));
+            let pods = pods.filter(|pod| {
+                !find(dump, pod)
+                    .and_then(|pod| pod.node.as_deref())
+                    .is_some_and(|node| moved.contains(node))
+            });
+            let may_stay = usize::from(finding.code == Code::DuplicatePodIp);
+            let pods: Vec<_> = pods
+                .skip(may_stay)
+                .filter(|pod| pod.split('/').all(is_name))
+                .map(str::to_owned)
+                .collect();
+            wrong.extend(pods);
+        }
+        wrong.into_iter().collect()
+    }
+}
+
+fn find<'a>(dump: &'a Dump, key: &str) -> Option<&'a Pod> {
+    let (namespace, name) = key.split_once('/')?;
+    let pods = &dump.world.pods;
+    let found = pods.binary_search_by(|pod| {
+        (pod.namespace.as_str(), pod.name.as_str()).cmp(&(namespace, name))
+    });
+    pods.get(found.ok()?)
+}
+
+/// A DNS name, as objects have.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
+}
+
+/// Nodes whose own blocks are not as they should be, whatever others have, and why.
+fn wrong_nodes<'a>(
+    dump: &'a Dump,
+    expected: &Expected,
+    at_least: Severity,
+) -> BTreeMap<&'a str, Vec<String>> {
+    let of_node = |node: &'a Node| {
+        let findings = rules::of_node(node, expected).into_iter();
+        let counted = findings
+            .filter(|finding| finding.severity >= at_least && finding.code != Code::MissingPodCidr);
+        let why: Vec<String> = counted.map(|finding| finding.message).collect();
+        (!why.is_empty()).then_some((node.name.as_str(), why))
+    };
+    dump.nodes.iter().filter_map(of_node).collect()
+}
+
+/// The blocks of a node that are as they should be, one of each cluster CIDR at most.
+fn kept(node: &Node, expected: &Expected) -> Vec<IpNet> {
+    let blocks = node.blocks();
+    let of_range = |range: ClusterRange| {
+        let fits = |block: &&IpNet| {
+            range.cidr().contains(*block)
+                && block.prefix_len() == range.node_mask()
+                && expected.services.overlapping(block).is_none()
+        };
+        blocks.iter().find(fits).copied()
+    };
+    expected.blocks().filter_map(of_range).collect()
+}
+
+/// Blocks that nobody has, had in this dump or uses, each given once.
+struct Free {
+    ranges: Vec<(ClusterRange, Box<dyn Iterator<Item = u64>>)>,
+}
+
+impl Free {
+    fn new(dump: &Dump, expected: &Expected) -> Result<Self, RepairError> {
+        let ranges: Vec<_> = expected.blocks().collect();
+        let unknown = expected
+            .ranges
+            .iter()
+            .find(|range| !ranges.iter().any(|known| known.cidr() == **range));
+        match unknown {
+            Some(range) => return Err(RepairError::NoMask(*range)),
+            None if ranges.is_empty() => return Err(RepairError::NoRange),
+            None => {}
+        }
+        let claims = dump
+            .world
+            .nodes
+            .iter()
+            .flat_map(|node| node.pod_cidrs.iter().copied());
+        let draining = dump.world.draining.iter().map(|old| old.block);
+        let pods = dump.world.pods.iter().filter(|pod| pod.uses_pod_network());
+        let addresses = pods.flat_map(|pod| pod.ips.iter().map(|ip| IpNet::from(*ip)));
+        let services = expected.services.as_slice().iter().copied();
+        let taken: Vec<IpNet> = claims
+            .chain(draining)
+            .chain(addresses)
+            .chain(services)
+            .collect();
+        let free = |range: ClusterRange| {
+            let runs = free_runs(&range, taken.iter().copied());
+            let numbers: Box<dyn Iterator<Item = u64>> = Box::new(runs.into_iter().flatten());
+            (range, numbers)
+        };
+        Ok(Self {
+            ranges: ranges.into_iter().map(free).collect(),
+        })
+    }
+
+    /// A block of each range: the one that is kept, or a free one. If there is none, the range.
+    fn blocks(&mut self, keeps: &[IpNet]) -> Result<Vec<IpNet>, ClusterRange> {
+        let of_range = |(range, numbers): &mut (ClusterRange, Box<dyn Iterator<Item = u64>>)| {
+            let kept = keeps
+                .iter()
+                .find(|block| range.cidr().contains(*block))
+                .copied();
+            kept.or_else(|| range.block(numbers.next()?)).ok_or(*range)
+        };
+        self.ranges.iter_mut().map(of_range).collect()
+    }
+}
+
+/// The family of a block, in the words of a command.
+fn family_flag(block: &IpNet) -> &'static str {
+    match Family::of(block) {
+        Family::V4 => "-4",
+        Family::V6 => "-6",
+    }
+}
