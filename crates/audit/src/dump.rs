@@ -114,10 +114,53 @@ struct PodSeen {
     odd: Vec<String>,
 }
 
-impl Dump {
+/// Reads, from as many places as there are, what becomes a [`Dump`].
+#[derive(Debug)]
+pub struct Collector(Dump);
+
+impl Collector {
     /// Nothing yet.
     #[must_use]
     pub fn new(keep: Keep) -> Self {
+        Self(Dump::new(keep))
+    }
+
+    /// Reads what kubectl printed: JSON or YAML, gzipped or not; lists of any size and single objects, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if it cannot be read, is neither JSON nor YAML, or has nothing to do with nodes and pods.
+    pub fn read(&mut self, reader: impl Read) -> Result<(), InputError> {
+        self.0.is_dump = false;
+        input::read(reader, &mut self.0)?;
+        if self.0.is_dump {
+            Ok(())
+        } else {
+            Err(InputError::NoDump)
+        }
+    }
+
+    /// Adds a Node or Pod as a server gave it. Another kind is left out.
+    pub fn add(&mut self, object: &Value) {
+        self.0.add_value(object, None);
+    }
+
+    /// Adds a block that is not its node's any more, but that pods may still use.
+    pub fn drain(&mut self, block: DrainingBlock) {
+        self.0.world.draining.push(block);
+    }
+
+    /// All that was read, in order.
+    #[must_use]
+    pub fn finish(self) -> Dump {
+        let Self(mut dump) = self;
+        dump.settle();
+        dump
+    }
+}
+
+impl Dump {
+    fn new(keep: Keep) -> Self {
         Self {
             keep,
             nodes: Vec::new(),
@@ -129,47 +172,14 @@ impl Dump {
         }
     }
 
-    /// Reads what kubectl printed: JSON or YAML, gzipped or not; lists of any size and single objects, one after the other.
-    ///
-    /// # Errors
-    ///
-    /// [`InputError`] if it cannot be read, is neither JSON nor YAML, or has nothing to do with nodes and pods.
-    pub fn read(&mut self, reader: impl Read) -> Result<(), InputError> {
-        input::read(reader, self)?;
-        if self.is_dump {
-            self.settle();
-            return Ok(());
-        }
-        Err(InputError::NoDump)
-    }
-
-    /// Adds Nodes and Pods as a server gave them. Other kinds are left out.
-    pub fn extend(&mut self, objects: impl IntoIterator<Item = Value>) {
-        for object in objects {
-            self.add_value(object, None);
-        }
-        self.settle();
-    }
-
-    /// Adds blocks that are not their nodes' any more, but that pods may still use.
-    pub fn drain(&mut self, blocks: impl IntoIterator<Item = DrainingBlock>) {
-        self.world.draining.extend(blocks);
-    }
-
-    /// How many nodes and pods there are.
-    #[must_use]
-    pub fn counts(&self) -> (usize, usize) {
-        (self.nodes.len(), self.world.pods.len())
-    }
-
     /// Notes a list, whatever is in it.
     pub(crate) fn note_list(&mut self) {
         self.is_dump = true;
     }
 
     /// Adds an item that was decoded whole.
-    pub(crate) fn add_value(&mut self, value: Value, list_kind: Option<&str>) {
-        let Ok(Lenient(item)) = Lenient::<Item<'_>>::deserialize(&value) else {
+    pub(crate) fn add_value(&mut self, value: &Value, list_kind: Option<&str>) {
+        let Ok(Lenient(item)) = Lenient::<Item<'_>>::deserialize(value) else {
             return;
         };
         self.add(&item, list_kind, || Some(value.clone()));

@@ -92,6 +92,6 @@ fn finish(fields: Map<String, Value>, has_items: bool, dump: &mut Dump) {
         dump.note_list();
         dump.resolve(kind);
     } else {
-        dump.add_value(Value::Object(fields), Some("an object of unknown kind"));
+        dump.add_value(&Value::Object(fields), Some("an object of unknown kind"));
     }
 }

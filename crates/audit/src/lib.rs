@@ -1,6 +1,6 @@
 //! What is wrong with the addresses of a cluster, from what `kubectl get nodes,pods -A` printed, and how to repair it.
 //!
-//! Reading ([`Dump`]) takes objects as they stand: fields that are unknown, missing or odd never fail it, and of each object only what
+//! Reading ([`Collector`]) takes objects as they stand: fields that are unknown, missing or odd never fail it, and of each object only what
 //! the rules need is kept. [`audit`] compares the dump with the flags of its cluster; what must hold of every cluster it asks
 //! [`podplane_ipam::audit::check`]. [`Repair`] chooses blocks for the nodes that need another one.
 //!
@@ -18,7 +18,7 @@ mod repair;
 mod rules;
 mod summary;
 
-pub use dump::{Dump, Keep, Node};
+pub use dump::{Collector, Dump, Keep, Node};
 pub use expected::{Expected, Flags, FlagsError, Known};
 pub use finding::{Code, Finding, Severity};
 pub use input::InputError;

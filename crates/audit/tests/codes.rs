@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-use podplane_audit::{Code, Dump, Expected, Flags, Keep, Report, audit};
+use podplane_audit::{Code, Collector, Expected, Flags, Keep, Report, audit};
 
 fn flags(text: &str) -> Flags {
     let mut flags = Flags::default();
@@ -35,8 +35,9 @@ fn flags_in(text: &str) -> &str {
 }
 
 fn report(text: &str, flag: &str, keep: Keep) -> Report {
-    let mut dump = Dump::new(keep);
-    dump.read(text.as_bytes()).unwrap();
+    let mut collector = Collector::new(keep);
+    collector.read(text.as_bytes()).unwrap();
+    let dump = collector.finish();
     let expected = Expected::new(&flags(flag), &dump).unwrap();
     audit(&dump, &expected)
 }

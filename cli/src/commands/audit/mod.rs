@@ -32,6 +32,10 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 
+    /// The cluster of this kubeconfig instead, which is only read. Without a value: of KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "file")]
+    kubeconfig: Option<Option<PathBuf>>,
+
     /// Where the blocks of nodes come from: a range, or one for each address family
     #[arg(long, value_name = "CIDR[,CIDR]")]
     cluster_cidr: Option<String>,

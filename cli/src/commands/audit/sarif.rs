@@ -75,7 +75,7 @@ fn result(finding: &Finding, artifact: Option<&str>) -> Value {
 mod tests {
     use std::collections::BTreeMap;
 
-    use podplane_audit::{Dump, Expected, Flags, Keep, audit};
+    use podplane_audit::{Collector, Expected, Flags, Keep, audit};
 
     use super::*;
 
@@ -85,8 +85,9 @@ mod tests {
             {"kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},
             {"kind": "Node", "metadata": {"name": "b"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},
         ]});
-        let mut read = Dump::new(Keep::Fields);
-        read.read(dump.to_string().as_bytes()).unwrap();
+        let mut collector = Collector::new(Keep::Fields);
+        collector.read(dump.to_string().as_bytes()).unwrap();
+        let read = collector.finish();
         let report = audit(&read, &Expected::new(&Flags::default(), &read).unwrap());
         let log = log(&report, Some("dump.json"));
         let rules = log["runs"][0]["tool"]["driver"]["rules"]

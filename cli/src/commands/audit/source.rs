@@ -3,43 +3,105 @@
 use std::{fs::File, io, path::Path};
 
 use anyhow::Context as _;
+use kube::{
+    Config,
+    api::{ListParams, Request},
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use podplane_api::{
     Object as _,
     core::{Node, Pod},
 };
-use podplane_audit::{Dump, Keep};
-use podplane_client::ListParams;
+use podplane_audit::{Collector, Dump, Keep};
+use serde::Deserialize;
 
 use super::Args;
 use crate::global::{Global, block_on};
 
+/// How many objects a cluster is asked for at once; kubectl's number.
+const PAGE: u32 = 500;
+
 /// Everything that the arguments name.
 pub(super) fn read(args: &Args, global: &Global, keep: Keep) -> anyhow::Result<Dump> {
-    let mut dump = Dump::new(keep);
-    match &args.file {
-        Some(file) => from_file(file, &mut dump)?,
-        None => block_on(from_server(global, &mut dump)).map_err(|error| global.locate(error))?,
+    let mut collector = Collector::new(keep);
+    match (&args.file, &args.kubeconfig) {
+        (Some(file), _) => from_file(file, &mut collector)?,
+        (None, Some(file)) => block_on(from_cluster(file.as_deref(), &mut collector))?,
+        (None, None) => {
+            block_on(from_server(global, &mut collector)).map_err(|error| global.locate(error))?
+        }
     }
-    Ok(dump)
+    Ok(collector.finish())
 }
 
-fn from_file(file: &Path, dump: &mut Dump) -> anyhow::Result<()> {
+fn from_file(file: &Path, collector: &mut Collector) -> anyhow::Result<()> {
     if file == Path::new("-") {
-        return dump.read(io::stdin().lock()).context("read standard input");
+        return collector
+            .read(io::stdin().lock())
+            .context("read standard input");
     }
     let name_it = || format!("read {}", file.display());
     let opened = File::open(file).with_context(name_it)?;
-    dump.read(opened).with_context(name_it)
+    collector.read(opened).with_context(name_it)
 }
 
 /// podplane's own server.
-async fn from_server(global: &Global, dump: &mut Dump) -> anyhow::Result<()> {
+async fn from_server(global: &Global, collector: &mut Collector) -> anyhow::Result<()> {
     let client = global.client()?;
-    let all = ListParams::default();
-    let nodes = client.all::<Node>().list(&all).await?.items;
-    let pods = client.all::<Pod>().list(&all).await?.items;
-    let nodes = nodes.iter().map(Node::to_json);
-    let pods = pods.iter().map(Pod::to_json);
-    dump.extend(nodes.chain(pods).collect::<Result<Vec<_>, _>>()?);
+    let all = podplane_client::ListParams::default();
+    for node in client.all::<Node>().list(&all).await?.items {
+        collector.add(&node.to_json()?);
+    }
+    for pod in client.all::<Pod>().list(&all).await?.items {
+        collector.add(&pod.to_json()?);
+    }
     Ok(())
+}
+
+/// A cluster that kubectl would reach, with GET requests alone. Without a `file`, it is kubectl's own choice.
+async fn from_cluster(file: Option<&Path>, collector: &mut Collector) -> anyhow::Result<()> {
+    let options = KubeConfigOptions::default();
+    let config = match file {
+        None => Config::from_kubeconfig(&options)
+            .await
+            .context("read the kubeconfig that KUBECONFIG names, or ~/.kube/config")?,
+        Some(file) => {
+            let name_it = || format!("read the kubeconfig {}", file.display());
+            let kubeconfig = Kubeconfig::read_from(file).with_context(name_it)?;
+            Config::from_custom_kubeconfig(kubeconfig, &options)
+                .await
+                .with_context(name_it)?
+        }
+    };
+    let server = config.cluster_url.to_string();
+    let client = kube::Client::try_from(config).context("make a client of the cluster")?;
+    for path in ["/api/v1/nodes", "/api/v1/pods"] {
+        let name_it = || format!("list {path} of {server}");
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let request = Request::new(path).list(&params).with_context(name_it)?;
+            // Read as the text that it is: no field is lost that no type knows.
+            let text = client.request_text(request).await.with_context(name_it)?;
+            collector.read(text.as_bytes()).with_context(name_it)?;
+            let List { metadata } = serde_json::from_str(&text).with_context(name_it)?;
+            if metadata.next.is_empty() {
+                break;
+            }
+            params.continue_token = Some(metadata.next);
+        }
+    }
+    Ok(())
+}
+
+/// What a page says of the one after it.
+#[derive(Deserialize)]
+struct List {
+    #[serde(default)]
+    metadata: ListMeta,
+}
+
+#[derive(Default, Deserialize)]
+struct ListMeta {
+    #[serde(default, rename = "continue")]
+    next: String,
 }

@@ -202,7 +202,7 @@ impl<'de> Visitor<'de> for ItemsVisitor<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         if self.dump.keep == Keep::Nodes {
             while let Some(item) = items.next_element::<Value>()? {
-                self.dump.add_value(item, self.kind);
+                self.dump.add_value(&item, self.kind);
             }
         } else {
             while let Some(Lenient(item)) = items.next_element::<Lenient<Item<'_>>>()? {
