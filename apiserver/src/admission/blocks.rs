@@ -33,8 +33,8 @@ pub(crate) use self::{
 use super::{Admission, Beside, Change, Policy, fences};
 use crate::{engine::Engine, error};
 
-/// How long the sandboxes of a node that is gone count as having addresses if its kubelet says nothing: the reference's `--node-monitor-grace-period`, after
-/// which a kubelet counts as gone too.
+/// How long the sandboxes of a node that is gone count as having addresses if its kubelet says nothing: the reference's `--node-monitor-grace-period` up to
+/// 1.31, after which a silent kubelet counts as gone.
 const HELD: SignedDuration = SignedDuration::from_secs(40);
 
 /// Admits nodes by their blocks.

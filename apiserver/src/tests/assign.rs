@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use podplane_client::Reason;
-use podplane_proto::ipam::{Assignment, BlockState, block_update};
+use podplane_proto::ipam::{Assignment, Block, BlockState, block_update};
+use podplane_store::SledStore;
 
 use super::{admission::with_blocks, blocks::change, *};
 
@@ -102,27 +103,35 @@ async fn check(server: &TestServer) {
         assigned, held,
         "every node's block has its record, and no other"
     );
-    let all: Vec<IpNet> = records
-        .iter()
-        .map(|record| record.cidr.parse().unwrap())
-        .collect();
-    for (index, one) in all.iter().enumerate() {
-        // By address, so what overlaps follows at once or lies within.
-        for other in &all[index + 1..] {
-            assert!(
-                !one.contains(other) && !other.contains(one),
-                "{one} and {other}"
-            );
-        }
-    }
+    assert_disjoint(&records);
+}
+
+/// A block of a small range, of some size, for one family or both.
+fn some_blocks(random: &mut fastrand::Rng) -> Vec<String> {
+    let v4 = format!(
+        "10.0.{}.{}/{}",
+        random.u8(..2),
+        random.u8(..),
+        random.u8(24..30)
+    );
+    let v6 = format!("fd00::{:x}:0/{}", random.u8(..), random.u8(106..112));
+    let both = [v4, v6].map(|net| net.parse::<IpNet>().unwrap().trunc().to_string());
+    both.into_iter().take(random.usize(1..=2)).collect()
+}
+
+fn assert_disjoint(records: &[Block]) {
+    let nets = records.iter().map(|record| record.cidr.parse().unwrap());
+    let nets: Vec<IpNet> = nets.collect();
+    // By address and the shorter prefix first, so that what overlaps lies within the one before, or one of those does that lie between.
+    let inside = nets.windows(2).find(|two| two[0].contains(&two[1]));
+    assert_eq!(inside, None, "{nets:?}");
 }
 
 /// Creates, assignments, deletions and releases of blocks of all sizes in a small range, by writers that pick what they do at random.
-#[tokio::test(flavor = "multi_thread")]
-async fn no_two_records_ever_overlap() {
+async fn no_two_records_ever_overlap(store: impl Store) {
     const WRITERS: u64 = 8;
     const STEPS: u32 = 60;
-    let server = TestServer::start().await;
+    let server = TestServer::with(store).await;
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut writers = JoinSet::new();
@@ -132,25 +141,26 @@ async fn no_two_records_ever_overlap() {
         writers.spawn(async move {
             for _ in 0..STEPS {
                 let name = format!("n{}", random.u8(..12));
-                let length = random.u8(24..30);
-                let block = format!("10.0.{}.{}/{length}", random.u8(..2), random.u8(..));
-                let block = block.parse::<IpNet>().unwrap().trunc().to_string();
+                let some = some_blocks(&mut random);
+                let given: Vec<_> = some.iter().map(String::as_str).collect();
                 match random.u8(..6) {
                     0 => _ = nodes.create(&node(&name)).await,
-                    1 => _ = nodes.create(&with_blocks(&name, &[&block])).await,
-                    2 => _ = nodes.assign_pod_cidrs(&name, "", "", &[block]).await,
+                    1 => _ = nodes.create(&with_blocks(&name, &given)).await,
+                    2 => _ = nodes.assign_pod_cidrs(&name, "", "", &some).await,
                     3 => {
                         let present = nodes.list(&Default::default()).await.unwrap().items;
                         let batch = present.iter().map(|node| {
-                            let block = format!("10.0.0.{}/28", random.u8(..16) * 16);
-                            assignment(node, &[&block])
+                            let blocks = some_blocks(&mut random);
+                            let blocks: Vec<_> = blocks.iter().map(String::as_str).collect();
+                            assignment(node, &blocks)
                         });
                         blocks.assign(batch.collect()).await.unwrap();
                     }
                     4 => _ = nodes.delete(&name, &at_once()).await,
                     _ => {
-                        let draining = blocks.list().await.unwrap().blocks.into_iter();
-                        let release = draining.map(|block| {
+                        let records = blocks.list().await.unwrap().blocks;
+                        assert_disjoint(&records);
+                        let release = records.into_iter().map(|block| {
                             let release = block_update::Change::Release(true);
                             change(&block.cidr, &block.node_name, &block.node_uid, release)
                         });
@@ -160,19 +170,21 @@ async fn no_two_records_ever_overlap() {
             }
         });
     }
-    // Looks while they write, at one revision of each list; between the two lists things may change, so only at the end are both compared.
     while let Some(done) = within(writers.join_next()).await {
         done.unwrap();
-        let records = server.client.blocks().list().await.unwrap().blocks;
-        let all: Vec<IpNet> = records
-            .iter()
-            .map(|record| record.cidr.parse().unwrap())
-            .collect();
-        assert!(
-            all.windows(2).all(|two| !two[0].contains(&two[1])),
-            "{all:?}"
-        );
     }
     check(&server).await;
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_two_records_ever_overlap_in_memory() {
+    no_two_records_ever_overlap(MemStore::new()).await;
+}
+
+/// Where commits are decided before those before them are on disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_two_records_ever_overlap_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    no_two_records_ever_overlap(SledStore::open(dir.path()).unwrap()).await;
 }

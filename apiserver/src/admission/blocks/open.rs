@@ -98,6 +98,7 @@ struct StoredNode {
 #[derive(Deserialize)]
 struct Metadata {
     name: String,
+    #[serde(default)]
     uid: String,
 }
 
