@@ -7,6 +7,7 @@ mod call;
 mod empty;
 mod etcd;
 mod load;
+mod nodes;
 mod pods;
 mod reads;
 mod server;
@@ -52,6 +53,7 @@ enum Row {
     Get,
     List,
     Watch,
+    Nodes,
     Memory,
     Start,
 }
@@ -143,6 +145,7 @@ async fn measure(row: Row, bench: &Bench) -> Result<Vec<Line>> {
         Row::Get => reads::get(bench).await,
         Row::List => reads::list(bench).await,
         Row::Watch => watches::watch(bench).await,
+        Row::Nodes => nodes::nodes(bench).await,
         Row::Memory => start::memory(bench).await,
         Row::Start => start::cold(bench).await,
     }

@@ -33,6 +33,8 @@ pub(crate) enum Row {
     List,
     /// one writer and 1,000 watchers, and the same beside watchers that never read
     Watch,
+    /// 20,000 nodes, created and given their blocks, with a call for each and in batches
+    Nodes,
     /// memory of 150,000 pods and 5,000 nodes, and how long they take to load
     Memory,
     /// the first start, to the first answer
@@ -125,6 +127,7 @@ fn measure_row(row: Row, quick: bool, dir: &Path) -> Result<Vec<Line>> {
 fn promised(line: &str, measured: Result<Pairs>) -> Line {
     use Goal::{AtLeast, AtMost, Better};
     let (creates, gets) = (Unit::PerSecond("creates"), Unit::PerSecond("gets"));
+    let nodes = Unit::PerSecond("nodes");
     let (what, unit, goal) = match line {
         "create-1-etcd" => ("create, 1 writer; peer: etcd put", creates, Better(1.2)),
         "create-16-etcd" => ("create, 16 writers; peer: etcd put", creates, Better(1.5)),
@@ -162,6 +165,23 @@ fn promised(line: &str, measured: Result<Pairs>) -> Line {
             "the same beside 100 watchers that never read; peer: without them",
             Unit::PerSecond("deliveries"),
             Goal::None,
+        ),
+        "nodes-create" => ("20,000 nodes: create, 256 writers", nodes, Goal::None),
+        "nodes-assign" => (
+            "20,000 nodes: AssignPodCIDRs, 256 callers",
+            nodes,
+            AtLeast(3000.0),
+        ),
+        "nodes-both" => ("20,000 nodes: both", nodes, AtLeast(3000.0)),
+        "nodes-assign-batched" => (
+            "20,000 nodes: AssignBlocks, 1,000 in each of 2 calls at once",
+            nodes,
+            AtLeast(8000.0),
+        ),
+        "nodes-both-batched" => (
+            "20,000 nodes: create as above, then AssignBlocks",
+            nodes,
+            AtLeast(8000.0),
         ),
         "memory-written" => (
             "memory for each of 150,000 pods, written",
