@@ -3,6 +3,7 @@
 //! What it answers where a runtime with containers would do more: lists of containers and images are empty, an id of one is
 //! NotFound, stopping or removing one succeeds, and making, entering or pulling one is Unimplemented. Start reading at [`sandboxes`].
 
+pub mod bridges;
 pub mod images;
 pub mod network;
 pub mod record;

@@ -8,19 +8,18 @@ use std::{
 
 use podplane_cni::{
     Attachment, CniResult, Runtime, RuntimeError,
-    netlink::{Netlink, NetlinkError, Request},
+    netlink::{Netlink, NetlinkError},
     netns::{self, NetnsError},
     sysctl,
-    types::{ConfigError, NetworkConfigList, PluginConfig},
+    types::{ConfigError, NetworkConfigList},
 };
 
+use super::bridges::Bridge;
 use super::record::{Metadata, Plugins, PodNetwork, SandboxId};
 use crate::NodeName;
 
 /// Name of the pod's interface, as every runtime has it.
 pub const IFNAME: &str = "eth0";
-/// The bridge plugin's own default.
-const DEFAULT_BRIDGE: &str = "cni0";
 const LOOPBACK_IFNAME: &str = "lo";
 /// Runtimes attach the loopback interface as a network of its own.
 const LOOPBACK: &str =
@@ -210,30 +209,24 @@ impl Network {
         errors
     }
 
-    /// Removes the bridges that a network's plugins made in the node's namespace. Where plugins run in this process's own namespace nothing is removed: a bridge there may be
-    /// anybody's.
+    /// Removes the bridges of a network whose address is of an earlier block. Where plugins run in this process's own namespace nothing is removed: a bridge
+    /// there may be anybody's.
     ///
     /// # Errors
     ///
     /// [`NetlinkError`] of the first that could not be removed.
-    pub fn remove_bridges(&self, list: &NetworkConfigList) -> Result<(), NetlinkError> {
+    pub fn remove_stale_bridges(&self, list: &NetworkConfigList) -> Result<(), NetlinkError> {
         let (Some(netns), Plugins::Chain) = (&self.runtime.node_netns, self.plugins) else {
             return Ok(());
         };
         let mut netlink = Netlink::open_in(netns)?;
-        let text = |plugin: &PluginConfig, key: &str| {
-            plugin
-                .get(key)
-                .and_then(|value| value.as_str())
-                .map(str::to_owned)
-        };
-        for plugin in &list.plugins {
-            if text(plugin, "type").as_deref() == Some("bridge") {
-                let name = text(plugin, "bridge").unwrap_or_else(|| DEFAULT_BRIDGE.to_owned());
-                if let Some(link) = netlink.link(&name)? {
-                    netlink.execute([Request::delete_link(link.index)])?;
-                    tracing::info!(node = %self.node, bridge = name, "removed the idle bridge");
-                }
+        for bridge in Bridge::of(list, &mut netlink)? {
+            if bridge.is_stale(list) {
+                bridge.remove(&mut netlink)?;
+                let Bridge {
+                    name, addresses, ..
+                } = &bridge;
+                tracing::info!(node = %self.node, bridge = name, ?addresses, "removed the idle bridge of an earlier block");
             }
         }
         Ok(())

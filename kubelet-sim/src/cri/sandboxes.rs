@@ -234,6 +234,7 @@ impl Sandboxes {
                 }
             }
             tracing::info!(podcidr = %cidrs, path = %path.display(), "wrote the network configuration");
+            self.remove_stale_bridge();
             Ok(())
         };
         write().map_err(|source| SandboxError::Disk {
@@ -364,7 +365,6 @@ impl Sandboxes {
                 if let Err(error) = undone {
                     tracing::warn!(sandbox = %id, error = %chain(&error), "sandbox not taken back; it stays, not ready");
                 }
-                self.remove_idle_bridge();
                 Err(error)
             }
         }
@@ -397,9 +397,8 @@ impl Sandboxes {
         self.settle(record, State::Ready)
     }
 
-    /// A bridge that has the address of an earlier block makes every ADD fail. While it has pods it stays, for them; without any it serves nobody, and goes, so that the
-    /// next attempt begins anew.
-    fn remove_idle_bridge(&self) {
+    /// A bridge that has the address of an earlier block makes every ADD fail. While it has pods it stays, for them; without any it serves nobody, and goes.
+    fn remove_stale_bridge(&self) {
         let is_idle = |entry: &Entry| entry.record.attached().is_none();
         if !self.lock().values().all(is_idle) {
             return;
@@ -407,8 +406,8 @@ impl Sandboxes {
         let Ok(list) = self.dir.network() else {
             return;
         };
-        if let Err(error) = self.network.remove_bridges(&list) {
-            tracing::warn!(error = %chain(&error), "idle bridge not removed");
+        if let Err(error) = self.network.remove_stale_bridges(&list) {
+            tracing::warn!(error = %chain(&error), "bridge of an earlier block not removed");
         }
     }
 
@@ -431,6 +430,7 @@ impl Sandboxes {
             network.ips.clear();
         }
         self.settle(&mut record, State::NotReady)?;
+        self.remove_stale_bridge();
         Ok(record)
     }
 
