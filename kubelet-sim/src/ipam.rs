@@ -1,6 +1,6 @@
 //! What a node's network can give, and what it has given: host-local's configuration and files.
 
-use std::{collections::BTreeSet, io, path::PathBuf};
+use std::{collections::BTreeSet, io, net::IpAddr, path::PathBuf};
 
 use ipnet::IpNet;
 use podplane_cni::{
@@ -44,6 +44,11 @@ impl Ipam {
         }))
     }
 
+    /// Whether the address is of the ranges as they are configured now; the files may have more, of an earlier block.
+    pub fn gives(&self, address: IpAddr) -> bool {
+        self.subnets.iter().any(|subnet| subnet.contains(&address))
+    }
+
     /// Every allocation file. It blocks.
     ///
     /// # Errors
@@ -67,10 +72,13 @@ pub struct Usage {
 
 impl Usage {
     /// Counts `leases`; `is_known` says whether there is a sandbox of that id. A pod takes an address of each family, so the family of which more are taken counts.
-    pub fn count(capacity: Capacity, leases: &[Lease], is_known: impl Fn(&str) -> bool) -> Self {
-        let (known, leaked): (Vec<_>, Vec<_>) = leases
-            .iter()
-            .partition(|lease| is_known(&lease.container_id));
+    pub fn count<'a>(
+        capacity: Capacity,
+        leases: impl Iterator<Item = &'a Lease>,
+        is_known: impl Fn(&str) -> bool,
+    ) -> Self {
+        let (known, leaked): (Vec<_>, Vec<_>) =
+            leases.partition(|lease| is_known(&lease.container_id));
         Self {
             capacity: i64::try_from(capacity.pods()).unwrap_or(i64::MAX),
             allocated: larger_family(&known),
@@ -95,6 +103,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn addresses_of_an_earlier_block_are_not_of_this_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge",
+            "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.1.0/24"}]]}}]}"#;
+        let path = dir.path().join("x.conflist");
+        std::fs::write(&path, text).unwrap();
+        let list = NetworkConfigList::load_first(dir.path()).unwrap();
+        let ipam = Ipam::of(&list).unwrap().unwrap();
+        assert!(ipam.gives("10.0.1.7".parse().unwrap()));
+        assert!(!ipam.gives("10.0.0.7".parse().unwrap()));
+    }
+
+    #[test]
     fn the_family_with_more_taken_counts_and_leaks_are_no_allocations() {
         let lease = |ip: &str, id: &str| Lease {
             ip: ip.parse().unwrap(),
@@ -111,7 +132,7 @@ mod tests {
             ipv4: Some(5),
             ipv6: Some(1 << 64),
         };
-        let usage = Usage::count(capacity, &leases, |id| id != "gone");
+        let usage = Usage::count(capacity, leases.iter(), |id| id != "gone");
         let want = Usage {
             capacity: 5,
             allocated: 2,

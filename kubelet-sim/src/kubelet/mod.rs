@@ -4,6 +4,8 @@
 //! its sandboxes ([`pods::watch_sandboxes`]); for each pod a worker ([`worker`]), which decides with [`plan::plan`].
 
 pub mod admission;
+mod holds;
+mod in_use;
 pub mod lease;
 mod machine;
 pub mod node;
@@ -235,6 +237,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     drop(notices_tx);
     let wake = wake_nodes(nodes_cache.clone(), nodes.clone(), tasks.stop());
     tasks.spawn("changes of nodes", wake);
+    let held = holds::run(nodes.clone(), nodes_cache.clone(), tasks.stop());
+    tasks.spawn("blocks of nodes that are gone", held);
     let workers = Pods::new(&nodes, pods_cache).run(notices, tasks.stop());
     tasks.spawn("pods", workers);
     if let (Some(netns), [name]) = (&config.node_netns, &config.nodes[..]) {

@@ -19,7 +19,7 @@ use podplane_api::{
 use podplane_client::{ApiError, Cache, Client, EventRecorder, events::EventType};
 use podplane_cni::host_local::Lease;
 use tokio::{
-    sync::{Mutex, Notify, watch},
+    sync::{Mutex, Notify, RwLock, RwLockWriteGuard, watch},
     task,
     time::{Instant, MissedTickBehavior},
 };
@@ -29,6 +29,7 @@ use tonic::Status;
 use super::{
     IpPolicy,
     admission::{self, Holdings, Verdict},
+    in_use::none_in_use,
     node_status::{self, Machine, Network},
     plan::Sandbox,
     runtime::Runtime,
@@ -78,6 +79,8 @@ pub struct Node {
     must_report: AtomicBool,
     /// UIDs of pods that were admitted and may have no address yet. Held while deciding on another.
     pending: Mutex<BTreeSet<String>>,
+    /// See [`announce`](Node::announce).
+    pub(super) announced: RwLock<Option<String>>,
 }
 
 /// Whether pods can have a network.
@@ -138,6 +141,9 @@ pub enum NodeError {
     /// The allocation files cannot be read.
     #[error("read the allocation files")]
     Leases(#[from] std::io::Error),
+    /// A sandbox would be nobody's.
+    #[error("the Node object of {0} was deleted")]
+    Gone(String),
     /// The thread that read them died.
     #[error("read the allocation files")]
     Panicked(#[from] task::JoinError),
@@ -184,12 +190,18 @@ impl Books {
         found.ok().and_then(|at| self.sandboxes.get(at))
     }
 
+    /// The allocation files of the ranges as they are configured now.
+    pub fn current(&self) -> impl Iterator<Item = &Lease> {
+        let ipam = self.ipam.as_ref();
+        let leases = self.leases.iter();
+        leases.filter(move |lease| ipam.is_some_and(|ipam| ipam.gives(lease.ip)))
+    }
+
     /// The counts, if they can be known.
     pub fn usage(&self) -> Option<Usage> {
         let capacity = self.ipam.as_ref()?.capacity;
-        Some(Usage::count(capacity, &self.leases, |id| {
-            self.sandbox(id).is_some()
-        }))
+        let is_known = |id: &str| self.sandbox(id).is_some();
+        Some(Usage::count(capacity, self.current(), is_known))
     }
 }
 
@@ -223,6 +235,7 @@ impl Node {
             changed: Notify::new(),
             must_report: AtomicBool::new(false),
             pending: Mutex::default(),
+            announced: RwLock::default(),
         }
     }
 
@@ -270,7 +283,7 @@ impl Node {
         }
         let books = self.books().await?;
         let usage = books.usage();
-        let owners = books.leases.iter().filter_map(|lease| books.owner(lease));
+        let owners = books.current().filter_map(|lease| books.owner(lease));
         let holdings = Holdings {
             capacity: usage.map(|usage| usage.capacity),
             holders: owners.map(|sandbox| sandbox.uid.clone()).collect(),
@@ -301,7 +314,7 @@ impl Node {
         self.changed.notify_one();
     }
 
-    fn object(&self) -> Option<Arc<NodeObject>> {
+    pub(super) fn object(&self) -> Option<Arc<NodeObject>> {
         self.nodes.get(&ObjectKey::new("", self.name()))
     }
 
@@ -425,7 +438,7 @@ impl Node {
             // It may have lost its configuration, so it is told again.
             reporter.configured = None;
         }
-        let books = self.books().await?;
+        let (books, quiet) = self.settled_books(&node).await?;
         if cidrs.is_none() && books.uses_pod_cidr {
             // The runtime may still have the block of an earlier Node of this name, which is somebody else's by now.
             fault.get_or_insert_with(|| NO_POD_CIDR.to_owned());
@@ -448,20 +461,27 @@ impl Node {
                 .then(|| books.usage())
                 .flatten(),
         };
-        self.write(node, &network, reporter).await
+        self.write(node, &network, quiet, reporter).await
     }
 
     async fn write(
         &self,
         node: Arc<NodeObject>,
         network: &Network,
+        quiet: Option<RwLockWriteGuard<'_, Option<String>>>,
         reporter: &mut Reporter,
     ) -> Result<(), NodeError> {
         let nodes = self.client.all::<NodeObject>();
         let mut node = Arc::unwrap_or_clone(node);
         let annotations = node.metadata.annotations.get_or_insert_default();
+        let mut allocated = node_status::allocated(network);
+        let present = annotations.get(POD_IPS_ALLOCATED);
+        if none_in_use(allocated.as_ref()) && !none_in_use(present) && quiet.is_none() {
+            allocated = present.cloned();
+        }
+        let withdrawn = none_in_use(allocated.as_ref());
         let wanted = [
-            (POD_IPS_ALLOCATED, node_status::allocated(network)),
+            (POD_IPS_ALLOCATED, allocated),
             (POD_RANGES, node_status::ranges(network)),
         ];
         if wanted
@@ -476,6 +496,11 @@ impl Node {
             }
             let updated = nodes.update(&node).await;
             node = updated.map_err(NodeError::api("annotate the node"))?;
+        }
+        if let Some(mut announced) = quiet
+            && withdrawn
+        {
+            *announced = None;
         }
         let status = node_status::status(
             &self.machine,

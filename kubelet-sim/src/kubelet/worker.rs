@@ -10,6 +10,7 @@ use podplane_api::{
 };
 use podplane_client::{DeleteParams, events::EventType};
 use tokio::sync::{Notify, watch};
+use tonic::Status;
 
 use super::{
     admission::Verdict,
@@ -172,6 +173,16 @@ impl Worker {
         Ok(())
     }
 
+    /// Runs a sandbox for the pod, when its node has said that it has addresses in use.
+    async fn make(&self, pod: &Pod) -> Result<Result<String, Status>, NodeError> {
+        let _announced = if is_host_network(pod) {
+            None
+        } else {
+            Some(self.node.announce().await?)
+        };
+        Ok(self.node.runtime.run(pod).await)
+    }
+
     /// Admits the pod and runs its sandbox; `None` to look at once.
     async fn start(&mut self, pod: &Arc<Pod>) -> Result<Option<Next>, NodeError> {
         let network = self.network.borrow_and_update().clone();
@@ -205,7 +216,7 @@ impl Worker {
                 return Ok(Some(Next::Rest));
             }
         }
-        match self.node.runtime.run(pod).await {
+        match self.make(pod).await? {
             Ok(id) => {
                 tracing::debug!(node = self.node.name(), pod = %pod.key(), sandbox = id, "sandbox is ready");
                 self.node.settled(&self.uid).await;
