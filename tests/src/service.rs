@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{eventually, programs::podplane};
 
@@ -47,6 +48,26 @@ impl Service {
     /// Where it listens.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Waits until it ends by itself, and says whether it succeeded.
+    ///
+    /// # Panics
+    ///
+    /// If it goes on.
+    pub async fn ended(mut self) -> bool {
+        let ended = || std::future::ready(self.child.try_wait().ok().flatten());
+        let exit = eventually("the service ends", ended, Option::is_some).await;
+        exit.is_some_and(|exit| exit.success())
     }
 
     /// Kills it and waits until it is gone.
