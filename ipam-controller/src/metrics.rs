@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use podplane_client::WorkQueue;
+use podplane_ipam::upstream::{CidrSet, Reservation};
 use podplane_ipam::{Claim, Usage};
 use prometheus_client::{
     collector::Collector,
@@ -212,6 +213,34 @@ impl Metrics {
         decided
     }
 
+    /// Takes over what the reference's sets have counted.
+    pub(crate) fn bits(&self, sets: &[CidrSet]) {
+        for set in sets {
+            let labels = OfFlags::of(set);
+            let catch_up = |counter: &Family<OfFlags, Counter<u64, AtomicU64>>, to: u64| {
+                let counter = counter.get_or_create(&labels);
+                counter.inc_by(to.saturating_sub(counter.get()));
+            };
+            catch_up(&self.flags.allocations, set.allocations());
+            catch_up(&self.flags.releases, set.releases());
+            #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+            let ratio = set.used() as f64 / set.max_cidrs() as f64;
+            self.flags.usage.get_or_create(&labels).set(ratio);
+        }
+    }
+
+    /// Takes over how many used blocks the reference passed over for those that it reserved.
+    pub(crate) fn passed_over(&self, sets: &[CidrSet], reservation: &Reservation) {
+        for (set, tries) in sets.iter().zip(&reservation.tries) {
+            #[expect(clippy::cast_precision_loss, reason = "a count for people")]
+            let tries = *tries as f64;
+            self.flags
+                .tries
+                .get_or_create(&OfFlags::of(set))
+                .observe(tries);
+        }
+    }
+
     /// Notes how full the ranges are now.
     pub(crate) fn sample(&self) {
         let now = Instant::now();
@@ -244,6 +273,14 @@ impl Metrics {
 
     fn seen(&self) -> MutexGuard<'_, BTreeMap<Pool, Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OfFlags {
+    fn of(set: &CidrSet) -> Self {
+        Self {
+            clusterCIDR: set.cluster().to_string(),
+        }
     }
 }
 

@@ -203,10 +203,11 @@ async fn run(
 }
 
 /// Settings of services that reach them through the environment of `up`.
-const PASSED_ON: [&str; 5] = [
+const PASSED_ON: [&str; 6] = [
     "PODPLANE_CNI_CONCURRENCY",
     "PODPLANE_CNI_TIMEOUT",
     "PODPLANE_GC_INTERVAL",
+    "PODPLANE_INJECT_PATCH",
     "PODPLANE_LOG",
     "PODPLANE_LOG_FORMAT",
 ];

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Config;
 use crate::allocators::Parts;
+use crate::metrics::Metrics;
 
 /// How long the reference tries to list nodes before it gives up.
 const LIST_DEADLINE: Duration = Duration::from_secs(600);
@@ -70,6 +71,7 @@ impl Upstream {
             client,
             nodes,
             events,
+            metrics,
             ..
         } = parts;
         let listed = tokio::time::timeout(LIST_DEADLINE, nodes.synced());
@@ -92,7 +94,9 @@ impl Upstream {
             nodes,
             api: client.all(),
             events,
+            metrics,
         };
+        shell.decide(|_| ());
         stop.run_until_cancelled(shell.run())
             .await
             .unwrap_or(Ok(()))
@@ -107,6 +111,7 @@ struct Shell {
     nodes: Cache<Node>,
     api: Api<Node>,
     events: EventRecorder,
+    metrics: Metrics,
 }
 
 impl Shell {
@@ -135,27 +140,24 @@ impl Shell {
         let mut changes = self.nodes.subscribe();
         loop {
             let (change, told) = changes.next_told().await;
-            let (node, Handled { then, error }) = {
-                let mut allocator = self.allocator();
-                match change {
-                    Change::Applied { old: None, new } => {
-                        let handled = allocator.added(&view(&new));
-                        (new, handled)
-                    }
-                    Change::Applied { old: Some(_), new } => {
-                        let handled = allocator.updated(&view(&new));
-                        (new, handled)
-                    }
-                    Change::Deleted(old) => {
-                        let deletion = match told {
-                            Told::Watched => Deletion::Watched,
-                            Told::Listed => Deletion::Tombstone,
-                        };
-                        let handled = allocator.deleted(&view(&old), deletion);
-                        (old, handled)
-                    }
+            let (node, Handled { then, error }) = self.decide(|allocator| match change {
+                Change::Applied { old: None, new } => {
+                    let handled = allocator.added(&view(&new));
+                    (new, handled)
                 }
-            };
+                Change::Applied { old: Some(_), new } => {
+                    let handled = allocator.updated(&view(&new));
+                    (new, handled)
+                }
+                Change::Deleted(old) => {
+                    let deletion = match told {
+                        Told::Watched => Deletion::Watched,
+                        Told::Listed => Deletion::Tombstone,
+                    };
+                    let handled = allocator.deleted(&view(&old), deletion);
+                    (old, handled)
+                }
+            });
             if let Some(error) = error {
                 if error.is_fatal() {
                     return Err(error.into());
@@ -166,7 +168,10 @@ impl Shell {
             match then {
                 Then::Nothing => {}
                 // Waits while the channel is full, and with it every later event.
-                Then::Send(reservation) => channel.send(reservation).await?,
+                Then::Send(reservation) => {
+                    self.passed_over(&reservation);
+                    channel.send(reservation).await?;
+                }
                 Then::Enqueue => queue.add(node.name().to_owned()),
             }
         }
@@ -182,7 +187,7 @@ impl Shell {
             let next = receive.lock().await.recv().await;
             let Some(reservation) = next else { return };
             let written = self.write(&reservation).await;
-            self.allocator().finished(&reservation.node);
+            self.decide(|allocator| allocator.finished(&reservation.node));
             if !written && channel.send(reservation).await.is_err() {
                 return;
             }
@@ -205,9 +210,13 @@ impl Shell {
 
     async fn sync(&self, name: &str) -> bool {
         let node = self.nodes.get(&ObjectKey::new("", name));
-        let work = self.allocator().sync(node.as_deref().map(view).as_ref());
+        let seen = node.as_deref().map(view);
+        let work = self.decide(|allocator| allocator.sync(seen.as_ref()));
         match (work, node) {
-            (Ok(Work::Assign(reservation)), _) => self.write(&reservation).await,
+            (Ok(Work::Assign(reservation)), _) => {
+                self.passed_over(&reservation);
+                self.write(&reservation).await
+            }
             (Ok(Work::Done), _) => true,
             (Err(error), node) => {
                 tracing::error!(%error, "error syncing '{name}', requeuing");
@@ -223,9 +232,8 @@ impl Shell {
     async fn write(&self, reservation: &Reservation) -> bool {
         let name = reservation.node.as_str();
         let node = self.nodes.get(&ObjectKey::new("", name));
-        let before = self
-            .allocator()
-            .before_patch(reservation, node.as_deref().map(view).as_ref());
+        let seen = node.as_deref().map(view);
+        let before = self.decide(|allocator| allocator.before_patch(reservation, seen.as_ref()));
         match (before, node) {
             (Ok(BeforePatch::Done), _) => true,
             (Ok(BeforePatch::Patch), Some(node)) => self.patch(reservation, &node).await,
@@ -261,7 +269,7 @@ impl Shell {
         }
         tracing::error!(node = name, pod_cidrs = %reservation, "CIDR assignment for node failed. Releasing allocated CIDR");
         self.event(node, RangeAllocator::PATCH_FAILED);
-        self.allocator().patch_failed(reservation);
+        self.decide(|allocator| allocator.patch_failed(reservation));
         false
     }
 
@@ -278,6 +286,19 @@ impl Shell {
         };
         let message = format!("Node {} status is now: {reason}", node.name());
         self.events.record(node, kind, reason, "", message);
+    }
+
+    /// Makes a decision and counts what it changed.
+    fn decide<T>(&self, decision: impl FnOnce(&mut RangeAllocator) -> T) -> T {
+        let mut allocator = self.allocator();
+        let decided = decision(&mut allocator);
+        self.metrics.bits(allocator.sets());
+        decided
+    }
+
+    fn passed_over(&self, reservation: &Reservation) {
+        let allocator = self.allocator();
+        self.metrics.passed_over(allocator.sets(), reservation);
     }
 
     /// Held only for a decision, never while waiting.

@@ -1,0 +1,213 @@
+//! docs/duplicates.md: its commands as they are printed, and again with every other system that has the fault, and without one.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+use podplane_ipam::Compat;
+use podplane_tests::{
+    eventually,
+    leftovers::processes_of,
+    peers,
+    programs::{Finished, bin_dir, finish},
+};
+use tempfile::TempDir;
+
+/// Where the docs have the data.
+const PLACE: &str = "/tmp/duplicates";
+
+/// A command, and what it shows.
+#[derive(Debug)]
+struct Step {
+    command: String,
+    shows: Vec<String>,
+}
+
+/// How to see one fault.
+#[derive(Debug)]
+struct Section {
+    steps: Vec<Step>,
+    /// What the steps that show something show without the fault.
+    without: Vec<Vec<String>>,
+}
+
+fn docs() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/duplicates.md");
+    fs::read_to_string(file).expect("the docs are there")
+}
+
+/// The lines of the first block of that language in `text`.
+fn block<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}");
+    let lines = text.lines().skip_while(|line| *line != fence).skip(1);
+    lines.take_while(|line| *line != "```").collect()
+}
+
+fn steps(lines: &[&str]) -> Vec<Step> {
+    let mut steps = Vec::<Step>::new();
+    for line in lines {
+        match (line.strip_prefix("$ "), steps.last_mut()) {
+            (Some(command), _) => steps.push(Step {
+                command: command.to_owned(),
+                shows: Vec::new(),
+            }),
+            (None, Some(step)) => step.shows.push((*line).to_owned()),
+            (None, None) => panic!("output without a command: {line}"),
+        }
+    }
+    steps
+}
+
+fn section(docs: &str, fault: &str) -> Section {
+    let from = docs
+        .find(&format!("### {fault}\n"))
+        .unwrap_or_else(|| panic!("{fault} has a section"));
+    let text = &docs[from..];
+    let without = block(text, "text");
+    let without = without.split(|line| line.is_empty());
+    Section {
+        steps: steps(&block(text, "console")),
+        without: without
+            .map(|lines| lines.iter().map(|line| (*line).to_owned()).collect())
+            .collect(),
+    }
+}
+
+/// The values of `--compat` with which the table says yes.
+fn with_fault(docs: &str, fault: &str) -> Vec<Compat> {
+    let cells = |line: &str| -> Vec<String> {
+        let cells = line.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    };
+    let row = |start: &str| {
+        let mut lines = docs.lines();
+        cells(
+            lines
+                .find(|line| line.starts_with(start))
+                .expect("the table has it"),
+        )
+    };
+    let header = row("| fault |");
+    let values = row(&format!("| {fault} |"));
+    let says_yes = header
+        .iter()
+        .zip(values)
+        .filter(|(_, value)| value == "yes");
+    says_yes
+        .map(|(name, _)| name.parse().expect("a column is a value of the flag"))
+        .collect()
+}
+
+/// A shell with the functions of the docs.
+struct Shell {
+    dir: TempDir,
+    prelude: String,
+}
+
+impl Shell {
+    fn new(docs: &str) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("pp-").tempdir()?;
+        let place = dir.path().to_str().context("a path of letters")?;
+        let prelude = steps(&block(docs, "console"));
+        let prelude: Vec<_> = prelude.into_iter().map(|step| step.command).collect();
+        let prelude = prelude.join("\n").replace(PLACE, place);
+        Ok(Self { dir, prelude })
+    }
+
+    fn run(&self, command: &str) -> Finished {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let dirs = std::iter::once(bin_dir()).chain(std::env::split_paths(&path));
+        let path = std::env::join_paths(dirs).expect("no colon in a directory");
+        let mut bash = Command::new("bash");
+        bash.arg("-c")
+            .arg(format!("{}\n{command}", self.prelude))
+            .env("PATH", path)
+            // Of kubectl, for its cache.
+            .env("HOME", self.dir.path())
+            .stdin(Stdio::null());
+        finish(&mut bash)
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        self.run("podplane down --purge");
+        let place = self.dir.path().display().to_string();
+        if !std::thread::panicking() {
+            assert_eq!(processes_of(&place), []);
+        }
+    }
+}
+
+async fn run(docs: &str, section: &Section, compat: Compat) -> Result<()> {
+    let shell = Shell::new(docs)?;
+    let mut without = section.without.iter();
+    for Step { command, shows } in &section.steps {
+        if shows.is_empty() {
+            let mut words: Vec<_> = command.split(' ').map(str::to_owned).collect();
+            if let Some(at) = words.iter().position(|word| word == "--compat") {
+                words[at + 1] = compat.to_string();
+                let done = shell.run(&words.join(" "));
+                assert_eq!(done.code, Some(0), "{command}: {done:?}");
+            } else {
+                // Some of them are refused, and what there is then is shown by the next.
+                shell.run(command);
+            }
+            continue;
+        }
+        let without = without.next();
+        let want = match compat {
+            Compat::None => without.context("the section shows what there is without a fault")?,
+            _ => shows,
+        };
+        let observe = async || {
+            let shown = shell.run(command).stdout;
+            shown
+                .lines()
+                .map(str::trim_end)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let what = format!("{command}, with {compat}, shows {want:#?}");
+        eventually(&what, observe, |shown| shown == want).await;
+    }
+    Ok(())
+}
+
+async fn check(fault: &str) -> Result<()> {
+    let installed = Command::new("kubectl").arg("help").output().is_ok();
+    let install = "put kubectl into a directory of PATH (https://dl.k8s.io/release/v1.33.0/bin/linux/amd64/kubectl)";
+    if !peers::require("kubectl", installed, install) {
+        return Ok(());
+    }
+    let docs = docs();
+    let section = section(&docs, fault);
+    for compat in with_fault(&docs, fault).into_iter().chain([Compat::None]) {
+        run(&docs, &section, compat).await?;
+    }
+    Ok(())
+}
+
+macro_rules! faults {
+    ($($test:ident $fault:literal)*) => {$(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $test() -> Result<()> {
+            check($fault).await
+        }
+    )*};
+}
+
+faults! {
+    d1_a_shorter_mask "D1"
+    d2_a_longer_mask "D2"
+    d3_failed_patches "D3"
+    d4_a_finalizer "D4"
+    d5_a_block_by_hand "D5"
+    d6_a_third_holder "D6"
+    d7_the_service_range "D7"
+    d8_patches_that_time_out "D8"
+    l1_the_second_family "L1"
+}
