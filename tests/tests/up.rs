@@ -315,7 +315,7 @@ async fn a_block_is_given_again_only_when_its_pods_are_gone() -> Result<()> {
     assert_eq!(block.as_deref(), Some("10.255.0.0/24"), "{second:?}");
     let log = cluster.log("ipam-controller");
     assert!(
-        log.contains("in use by pods of a node that is gone"),
+        log.contains("draining node block of a node that is gone"),
         "{log}"
     );
     cluster.finish().await
