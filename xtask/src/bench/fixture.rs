@@ -156,7 +156,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     written.with_context(|| format!("write {}", path.display()))
 }
 
-fn compile(dir: &Path, name: &str) -> Result<PathBuf> {
+pub(super) fn compile(dir: &Path, name: &str) -> Result<PathBuf> {
     let (source, program) = (
         build::root()
             .join("xtask/src/bench")

@@ -5,6 +5,7 @@
 
 mod apiserver;
 mod attach;
+mod audit;
 mod cni;
 mod fixture;
 mod host_local;
@@ -31,6 +32,8 @@ pub(crate) enum What {
     ///
     /// Needs root, or a kernel that allows user namespaces to everybody; etcd (package etcd-server).
     Apiserver(Options<apiserver::Row>),
+    /// `podplane audit` on the dump of a large cluster. Needs a C compiler, and 5 GB of room in TMPDIR.
+    Audit(Options<audit::Row>),
     /// The CNI plugins against those of Debian's containernetworking-plugins, as whole processes.
     ///
     /// Needs root, or a kernel that allows user namespaces to everybody; a C compiler; iptables for the row `masq`.
@@ -67,6 +70,7 @@ impl<R: ValueEnum + Send + Sync + 'static> Options<R> {
 pub(crate) fn run(what: &What) -> Result<()> {
     match what {
         What::Apiserver(options) => apiserver::run(options),
+        What::Audit(options) => audit::run(options),
         What::Cni(options) => cni::run(options),
     }
 }

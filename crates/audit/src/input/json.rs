@@ -169,9 +169,15 @@ impl<R: Read> Window<R> {
     }
 
     fn wrong(&self, problem: impl ToString) -> InputError {
+        let has_ended = self.is_last && self.rest().is_empty();
+        let ended = || "it ends here".to_owned();
         InputError::Json {
             at: self.before + self.start as u64,
-            problem: problem.to_string(),
+            problem: if has_ended {
+                ended()
+            } else {
+                problem.to_string()
+            },
         }
     }
 }

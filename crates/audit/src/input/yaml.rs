@@ -140,6 +140,11 @@ impl<'de> Visitor<'de> for DocumentVisitor<'_> {
         Ok(())
     }
 
+    /// What kubectl says instead of a list is text.
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<(), A::Error> {
         let kind = None;
         ItemsVisitor {

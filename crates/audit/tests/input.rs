@@ -1,0 +1,224 @@
+//! Inputs of every form, and of none.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::{
+    fs,
+    io::{self, Read, Write as _},
+    path::Path,
+};
+
+use flate2::{Compression, write::GzEncoder};
+use podplane_audit::{Collector, Dump, Expected, Flags, InputError, Keep, Repair, Severity, audit};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn read(input: impl Read) -> Result<Dump, InputError> {
+    let mut collector = Collector::new(Keep::Nodes);
+    collector.read(input)?;
+    Ok(collector.finish())
+}
+
+fn flags() -> Flags {
+    Flags {
+        cluster_cidr: Some("10.0.0.0/16".into()),
+        node_cidr_mask_size: Some(24),
+        ..Flags::default()
+    }
+}
+
+/// Everything that can be done with a dump; what comes of it as text.
+fn all_of_it(dump: &Dump) -> String {
+    let expected = Expected::new(&flags(), dump).unwrap();
+    let report = audit(dump, &expected);
+    let repair = Repair::new(dump, &expected, &report, Severity::Info).unwrap();
+    format!("{report:?}{:?}", repair.files("podplane audit -"))
+}
+
+fn data(name: &str) -> Vec<u8> {
+    fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/data")
+            .join(name),
+    )
+    .unwrap()
+}
+
+/// A pipe that gives a byte at a time.
+struct Drip<'a>(&'a [u8]);
+
+impl Read for Drip<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let one = into.len().min(1);
+        self.0.read(&mut into[..one])
+    }
+}
+
+#[test]
+fn the_form_makes_no_difference() {
+    let json = data("pods.json");
+    let want = all_of_it(&read(json.as_slice()).unwrap());
+    assert_eq!(all_of_it(&read(Drip(&json)).unwrap()), want);
+    let value: Value = serde_json::from_slice(&json).unwrap();
+    let yaml = serde_saphyr::to_string(&value).unwrap();
+    assert_eq!(all_of_it(&read(yaml.as_bytes()).unwrap()), want);
+    assert_eq!(all_of_it(&read(Drip(yaml.as_bytes())).unwrap()), want);
+    for text in [json.as_slice(), yaml.as_bytes()] {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(text).unwrap();
+        let packed = packed.finish().unwrap();
+        assert_eq!(all_of_it(&read(packed.as_slice()).unwrap()), want);
+        assert_eq!(all_of_it(&read(Drip(&packed)).unwrap()), want);
+    }
+    // The objects one after the other, as `kubectl get --raw` and jq print them; and all twice.
+    let items = value["items"].as_array().unwrap();
+    let single: String = items
+        .iter()
+        .rev()
+        .map(|item| format!(" {item:#}\n"))
+        .collect();
+    assert_eq!(all_of_it(&read(single.as_bytes()).unwrap()), want);
+    assert_eq!(
+        all_of_it(&read(format!("{single}{value}").as_bytes()).unwrap()),
+        want
+    );
+    assert_eq!(
+        all_of_it(&read(value["items"].to_string().as_bytes()).unwrap()),
+        want
+    );
+}
+
+#[test]
+fn an_object_may_be_larger_than_what_is_read_at_once() {
+    let note = "x".repeat(5 << 20);
+    let node = |name: &str| json!({"kind": "Node", "metadata": {"name": name, "annotations": {"note": note}}, "spec": {"podCIDR": "10.0.0.0/24"}});
+    let list = json!({"kind": "List", "items": [node("a"), node("b")]});
+    let dump = read(list.to_string().as_bytes()).unwrap();
+    assert!(all_of_it(&dump).contains("is that of 2 nodes: a and b"));
+}
+
+#[test]
+fn an_empty_cluster_is_one() {
+    for text in [
+        "{\"kind\": \"List\", \"items\": []}",
+        "{\"items\": null, \"kind\": \"PodList\"}",
+        "kind: List\nitems: []\n",
+    ] {
+        let dump = read(text.as_bytes()).unwrap();
+        assert_eq!(
+            audit(&dump, &Expected::new(&Flags::default(), &dump).unwrap()).findings,
+            []
+        );
+    }
+}
+
+#[test]
+fn what_is_no_dump_is_refused_with_what_is_wrong() {
+    for (text, want) in [
+        ("", "there are no nodes and pods in it"),
+        ("  \n", "there are no nodes and pods in it"),
+        ("{}", "there are no nodes and pods in it"),
+        (
+            "{\"kind\": \"Status\", \"message\": \"Forbidden\"}",
+            "there are no nodes and pods in it",
+        ),
+        ("No resources found", "there are no nodes and pods in it"),
+        (
+            "{\"kind\": \"List\", \"items\": [{\"kind\": \"Node\"}",
+            "it is no JSON from byte 43 on: it ends here",
+        ),
+        (
+            "{\"kind\": \"List\", \"items\": [{\"kind\": }]}",
+            "it is no JSON from byte 27 on:",
+        ),
+        (
+            "{\"kind\": \"List\", \"items\": [] trailing",
+            "it is no JSON from byte 29 on: want `,` or `}`",
+        ),
+        (
+            "{\"kind\": \"List\"} NAME STATUS",
+            "it is no JSON from byte 17 on: want an object",
+        ),
+        ("kind: List\nitems: [\n", "it is no YAML: document 1: "),
+        ("kind: Node\n---\nitems: [\n", "it is no YAML: document 2: "),
+    ] {
+        let error = read(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with(want), "{text:?}: {error}");
+    }
+    let error = read([0x1f, 0x8b, 8, 0, 0].as_slice()).unwrap_err();
+    assert!(matches!(error, InputError::Read(_)), "{error}");
+}
+
+/// What may stand where a field is wanted.
+fn odd() -> impl Strategy<Value = Value> {
+    const TEXTS: &[&str] = &[
+        "",
+        "10.0.1.0/24",
+        "10.0.1.7/24",
+        "10.0.0.0/15",
+        "fd00::/64",
+        "10.0.1.9",
+        "::ffff:10.0.1.9",
+        "/",
+        "no",
+        "true",
+        "n1",
+        "../x",
+        "Pod",
+        "Node",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        prop::sample::select(TEXTS).prop_map(Value::from),
+        ".{0,6}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            inner.clone().prop_map(|ip| json!({"ip": ip})),
+            inner.prop_map(|value| json!({"name": value})),
+        ]
+    })
+}
+
+prop_compose! {
+    fn object()(kind in prop::sample::select(&["Node", "Pod", ""][..]), f in prop::collection::vec(odd(), 12)) -> Value {
+        let [a, b, c, d, e, g, h, i, j, k, l, m] = f.try_into().unwrap();
+        json!({"kind": kind, "metadata": {"name": a, "namespace": b, "deletionTimestamp": c},
+            "spec": {"podCIDR": d, "podCIDRs": [e, g], "nodeName": h, "hostNetwork": i},
+            "status": {"phase": j, "podIP": k, "podIPs": l, "conditions": m}})
+    }
+}
+
+proptest! {
+    #[test]
+    fn bytes_panic_nowhere(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        if let Ok(dump) = read(bytes.as_slice()) {
+            all_of_it(&dump);
+        }
+    }
+
+    #[test]
+    fn nor_does_a_dump_with_a_fault(place in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(), is_yaml in any::<bool>()) {
+        let mut text = data(if is_yaml { "nodes.yaml" } else { "ip-capacity.json" });
+        let place = place.index(text.len());
+        text[place] = byte;
+        if byte % 2 == 0 {
+            text.truncate(cut.index(text.len()));
+        }
+        if let Ok(dump) = read(text.as_slice()) {
+            all_of_it(&dump);
+        }
+    }
+
+    #[test]
+    fn nor_do_odd_values(objects in prop::collection::vec(object(), 0..12), kind in prop::sample::select(&["List", "NodeList", "PodList"][..])) {
+        let list = json!({"items": objects, "kind": kind});
+        let json = all_of_it(&read(list.to_string().as_bytes()).unwrap());
+        // The same comes of it whichever way it was read.
+        prop_assert_eq!(json, all_of_it(&read(Drip(list.to_string().as_bytes())).unwrap()));
+    }
+}

@@ -1,0 +1,173 @@
+//! A repair that is carried out leaves nothing to repair.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeMap;
+
+use podplane_audit::{Code, Collector, Dump, Expected, Flags, Keep, Repair, Severity, audit};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn flags() -> Flags {
+    Flags {
+        cluster_cidr: Some("10.0.0.0/18".into()),
+        node_cidr_mask_size: Some(24),
+        service_cidr: Some("10.0.8.0/23".into()),
+        ..Flags::default()
+    }
+}
+
+fn read(objects: &[Value]) -> Dump {
+    let mut collector = Collector::new(Keep::Nodes);
+    let list = json!({"kind": "List", "items": objects});
+    collector.read(list.to_string().as_bytes()).unwrap();
+    collector.finish()
+}
+
+fn node(name: usize, block: &str) -> Value {
+    let spec = match block {
+        "" => json!({}),
+        block => json!({"podCIDR": block, "podCIDRs": [block]}),
+    };
+    json!({"apiVersion": "v1", "kind": "Node", "spec": spec, "status": {"phase": "x"},
+        "metadata": {"name": format!("n{name}"), "uid": "u", "resourceVersion": "7", "generation": 3, "creationTimestamp": "2026-11-21T10:00:00Z",
+            "labels": {"pool": "a"}, "managedFields": [{"manager": "kubelet"}]}})
+}
+
+fn pod(name: usize, node: usize, ip: [u8; 4]) -> Value {
+    let ip = ip.map(|byte| byte.to_string()).join(".");
+    json!({"kind": "Pod", "metadata": {"name": format!("p{name}"), "namespace": "default"}, "spec": {"nodeName": format!("n{node}")},
+        "status": {"phase": "Running", "podIP": ip}})
+}
+
+/// The files of a repair by name, and the moves.
+fn repaired(objects: &[Value]) -> (Repair, BTreeMap<String, String>) {
+    let dump = read(objects);
+    let expected = Expected::new(&flags(), &dump).unwrap();
+    let report = audit(&dump, &expected);
+    let repair = Repair::new(&dump, &expected, &report, Severity::Warning).unwrap();
+    let files = repair.files("podplane audit -").into_iter().collect();
+    (repair, files)
+}
+
+#[test]
+fn the_node_with_fewer_pods_moves_and_its_manifest_is_what_it_was() {
+    let objects = [
+        node(0, "10.0.5.0/24"),
+        node(1, "10.0.5.0/24"),
+        node(2, ""),
+        pod(0, 0, [10, 0, 5, 2]),
+        pod(1, 1, [10, 0, 5, 2]),
+        pod(2, 1, [10, 0, 5, 3]),
+        // Keeps the first block from being given.
+        pod(3, 2, [10, 0, 0, 9]),
+    ];
+    let (repair, files) = repaired(&objects);
+    let [moved] = &repair.moves[..] else {
+        panic!("{repair:?}")
+    };
+    assert_eq!(moved.node, "n0");
+    assert_eq!(
+        moved.why,
+        ["10.0.5.0/24 stays with n1, which has more pods (2 against 1)"]
+    );
+    let names: Vec<_> = files.keys().map(String::as_str).collect();
+    assert_eq!(names, ["RUNBOOK.md", "n0.yaml"]);
+    let manifest: Value = serde_saphyr::from_str(&files["n0.yaml"]).unwrap();
+    let want = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "labels": {"pool": "a"}},
+        "spec": {"podCIDR": "10.0.1.0/24", "podCIDRs": ["10.0.1.0/24"], "unschedulable": true}});
+    assert_eq!(manifest, want);
+
+    let page = &files["RUNBOOK.md"];
+    let mut rest = page.as_str();
+    for step in [
+        "## n0: 10.0.5.0/24 → 10.0.1.0/24",
+        "kubectl cordon n0",
+        "kubectl drain n0 ",
+        "kubectl get node n0 -o yaml >",
+        "kubectl delete node n0",
+        "kubectl apply -f n0.yaml",
+        "ip link delete cni0",
+        "kubectl delete pods --namespace kube-flannel",
+        "kubectl delete pods --all-namespaces --field-selector spec.nodeName=n0",
+        "ping -c 3",
+        "kubectl uncordon n0",
+        "## n2: no block → 10.0.2.0/24",
+        "kubectl patch node n2 ",
+        // n2's pod has an address of elsewhere, and n2 no drain.
+        "kubectl delete pod --namespace default p3",
+    ] {
+        let at = rest
+            .find(step)
+            .unwrap_or_else(|| panic!("{step} in its place: {page}"));
+        rest = &rest[at + step.len()..];
+    }
+}
+
+#[test]
+fn without_a_free_block_nothing_is_promised() {
+    let wide = [
+        node(0, "10.0.0.0/18"),
+        node(1, "10.0.1.0/24"),
+        pod(0, 1, [10, 0, 1, 2]),
+    ];
+    let (repair, files) = repaired(&wide);
+    assert!(repair.moves.is_empty(), "{repair:?}");
+    assert!(
+        repair.left[0]
+            .1
+            .starts_with("no block of 10.0.0.0/18 in blocks of /24 is free"),
+        "{repair:?}"
+    );
+    assert!(files["RUNBOOK.md"].contains("Nothing can be done here for these:\n\n- n0: no block"));
+}
+
+#[test]
+fn a_name_is_no_path_and_no_command() {
+    let mut bad = node(0, "10.0.9.0/24");
+    bad["metadata"]["name"] = json!("../$(reboot)");
+    let (repair, files) = repaired(&[bad]);
+    assert_eq!(
+        (repair.moves.len(), repair.left.len(), files.len()),
+        (0, 1, 1)
+    );
+}
+
+proptest! {
+    #[test]
+    fn what_a_repair_says_is_repaired(blocks in prop::collection::vec((0u8..24, prop::sample::select(&[0u8, 20, 22, 23, 24, 24, 24, 25][..])), 1..12),
+        pods in prop::collection::vec((0usize..12, 0u8..24), 0..30)) {
+        let text = |(third, length): &(u8, u8)| match length {
+            0 => String::new(),
+            length => format!("10.0.{third}.0/{length}").parse::<ipnet::IpNet>().unwrap().trunc().to_string(),
+        };
+        let nodes = blocks.iter().enumerate().map(|(name, block)| node(name, &text(block)));
+        let mut objects: Vec<Value> = nodes.collect();
+        let count = objects.len();
+        objects.extend(pods.iter().enumerate().map(|(name, (on, third))| {
+            let last = u8::try_from(name).unwrap() + 2;
+            pod(name, on % count, [10, 0, *third, last])
+        }));
+        let (repair, files) = repaired(&objects);
+        prop_assert!(repair.left.is_empty(), "{:?}", repair.left);
+
+        let mut after = Vec::new();
+        for object in objects {
+            let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+            let on = object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+            let is_moved = |node: &str| files.contains_key(&format!("{node}.yaml"));
+            let given = repair.assigned.iter().find(|given| given.node == name);
+            if is_moved(&name) {
+                after.push(serde_saphyr::from_str(&files[&format!("{name}.yaml")]).unwrap());
+            } else if let Some(given) = given {
+                after.push(node(name[1..].parse().unwrap(), &given.to[0].to_string()));
+            } else if !is_moved(&on) && !repair.pods.contains(&format!("default/{name}")) {
+                after.push(object);
+            }
+        }
+        let dump = read(&after);
+        let report = audit(&dump, &Expected::new(&flags(), &dump).unwrap());
+        let left: Vec<_> = report.findings.iter().filter(|finding| finding.code != Code::IpCapacity).collect();
+        prop_assert!(left.is_empty(), "{left:?}");
+    }
+}
