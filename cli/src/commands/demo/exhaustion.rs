@@ -1,4 +1,4 @@
-//! `demo`: shows on a cluster of its own what goes wrong elsewhere, and what podplane makes of it.
+//! `demo exhaustion`: story A, a node with fewer addresses than pods.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
@@ -13,7 +13,7 @@ use podplane_kubelet::cri::template::Template;
 use podplane_scheduler::IpPolicy;
 use podplane_telemetry::shutdown;
 
-use super::duration;
+use super::super::duration;
 use crate::{
     cluster::{
         data_dir::DataDir,
@@ -22,28 +22,13 @@ use crate::{
         ready::{Wanted, phase},
         settings::{Network, Settings, name_of},
     },
-    global::{Global, block_on},
+    global::block_on,
     output::{self, table::Table},
 };
 
 /// Story A's pods: system pods in the node's network first, then others.
 const HOST_PODS: usize = 2;
 const OTHER_PODS: usize = 9;
-
-/// Show a problem, and what solves it, on a cluster of its own
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off"
-)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    demo: Demo,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum Demo {
-    Exhaustion(Exhaustion),
-}
 
 /// A node with fewer addresses than pods
 ///
@@ -54,7 +39,7 @@ enum Demo {
 #[command(
     after_help = "Examples:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off\n  podplane demo exhaustion --node-cidr-mask-size 29 --ip-policy resource"
 )]
-struct Exhaustion {
+pub(super) struct Exhaustion {
     /// Prefix length of the node's block: 30 leaves 1 address for pods, 29 leaves 5
     #[arg(long, value_name = "BITS", default_value_t = 30, value_parser = clap::value_parser!(u8).range(28..=32))]
     node_cidr_mask_size: u8,
@@ -72,8 +57,7 @@ struct Exhaustion {
     timeout: Duration,
 }
 
-pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
-    let Demo::Exhaustion(demo) = args.demo;
+pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
     let temporary = tempfile::Builder::new()
         .prefix("podplane-demo-")
         .tempdir()
@@ -104,7 +88,7 @@ pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
                 .await?
                 .context("the cluster ended")?;
             let client = Client::connect(&status.server.parse()?)?;
-            play(&demo, &client, &status.nodes, &progress).await
+            play(demo, &client, &status.nodes, &progress).await
         };
         let played = tokio::select! {
             played = played => played,

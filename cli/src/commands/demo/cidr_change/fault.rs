@@ -1,0 +1,490 @@
+//! Story B as it happened, with Kubernetes' own allocator, and its repair.
+
+use std::process::Stdio;
+
+use ipnet::IpNet;
+use podplane_api::{Object as _, core::Node};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::{
+    BLOCKS, NODES, WIDE,
+    blocks::Blocks,
+    objects::{agent, node, node_that_reports, number, pod},
+    stage::Stage,
+};
+
+/// A node with one of the first blocks, another such, and one without.
+const FIRST: &str = "node-0";
+const OTHER: &str = "node-1";
+const LATE: &str = "node-299";
+/// The least of nodes that have exactly the block of another, in story B.
+const DUPLICATES: usize = 20;
+
+pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
+    calico(stage).await?;
+    flannel(stage).await?;
+    wide_blocks(stage).await?;
+    narrow_blocks(stage).await?;
+    duplicates(stage).await?;
+    repair(stage).await
+}
+
+fn net(text: &str) -> anyhow::Result<IpNet> {
+    Ok(text.parse()?)
+}
+
+/// Every node's agent that is not there yet.
+async fn agents(stage: &Stage) -> anyhow::Result<()> {
+    let seen = stage.seen().await?;
+    let agents: Vec<_> = seen.nodes.iter().map(|node| agent(node.name())).collect();
+    stage.must_apply("agents.yaml", &agents).await?;
+    Ok(())
+}
+
+/// Phase 0: an IPAM of its own.
+pub(super) async fn calico(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.scene("300 nodes, whose network does not use podCIDR")?;
+    stage.install_pool(0..NODES)?;
+    stage.up().await?;
+    stage
+        .until("the first two nodes have blocks", |seen| {
+            seen.blocks().count() == 2
+        })
+        .await?;
+    let names: Vec<_> = (2..NODES - 1)
+        .map(|number| format!("node-{number}"))
+        .collect();
+    let mut add = vec!["node", "add", "--network", "ledger"];
+    add.extend(names.iter().map(String::as_str));
+    stage.must(&add).await?;
+    stage
+        .until(
+            "256 of 299 nodes have a block: the range has no more",
+            |seen| seen.nodes.len() == NODES - 1 && seen.blocks().count() == BLOCKS,
+        )
+        .await?;
+    let network = if stage.has_devices() {
+        "kernel"
+    } else {
+        "ledger"
+    };
+    stage
+        .must(&["node", "add", "--network", network, LATE])
+        .await?;
+    stage
+        .until("300 nodes are Ready all the same", |seen| {
+            seen.nodes.len() == NODES && seen.ready() == NODES
+        })
+        .await?;
+    agents(stage).await?;
+    let seen = stage
+        .until("and a pod runs on each: nobody notices", |seen| {
+            seen.running() == NODES
+        })
+        .await?;
+    stage.claim(
+        seen.blocks().waiting().len() == NODES - BLOCKS,
+        "44 nodes have no podCIDR",
+    )?;
+    if stage.has_devices() {
+        let answered = stage.pings("agent-0", "agent-299", true).await?;
+        stage.claim(answered, "node-0 reaches pods on node-299")?;
+    }
+    Ok(())
+}
+
+/// Phase 1: the network is changed to one that uses podCIDR.
+pub(super) async fn flannel(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.scene("the network is replaced by one that uses podCIDR")?;
+    stage.remove_pool(0..NODES)?;
+    stage.must(&["delete", "pods", "--all"]).await?;
+    stage
+        .until("44 nodes are no longer Ready", |seen| {
+            seen.ready() == BLOCKS
+        })
+        .await?;
+    agents(stage).await?;
+    let seen = stage
+        .until("256 pods get an address, and 44 do not", |seen| {
+            seen.running() == BLOCKS && seen.pods.len() == NODES
+        })
+        .await?;
+    let waiting = seen.blocks().waiting();
+    let Some(first) = waiting.first() else {
+        anyhow::bail!("no node waits for a block")
+    };
+    stage.told(first, "CIDRNotAvailable").await?;
+    let agent = format!("agent-{}", number(first));
+    stage.told(&agent, "NetworkNotReady").await?;
+    Ok(())
+}
+
+/// Phase 2: a larger range, and larger blocks.
+pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.scene("the cluster CIDR becomes 10.244.0.0/12, in blocks of /16")?;
+    // So that it is among those that get no wide block.
+    stage.must(&["delete", "node", LATE]).await?;
+    let plan = [
+        "plan",
+        "--cluster-cidr",
+        "10.244.0.0/12",
+        "--node-cidr-mask-size",
+        "16",
+        "--nodes",
+        "300",
+    ];
+    let planned = stage.run(&plan).await?;
+    stage.show(&warnings(&String::from_utf8_lossy(&planned.stdout)))?;
+    stage.claim(
+        planned.status.code() == Some(1),
+        "podplane plan would have told before: 16 blocks for 300 nodes",
+    )?;
+    stage
+        .must(&[
+            "restart",
+            "--cluster-cidr",
+            "10.244.0.0/12",
+            "--node-cidr-mask-size",
+            "16",
+        ])
+        .await?;
+    stage
+        .until("15 nodes get a block of /16", |seen| {
+            seen.blocks().of_length(16).len() == WIDE
+        })
+        .await?;
+    stage.must_apply("node-299.yaml", &[node(LATE)]).await?;
+    let seen = stage
+        .until(
+            "node-299, registered again, is one of 29 that have none",
+            |seen| {
+                seen.nodes.len() == NODES && seen.blocks().waiting().len() == NODES - BLOCKS - WIDE
+            },
+        )
+        .await?;
+    stage.claim(
+        seen.blocks().waiting().iter().any(|name| name == LATE),
+        "there are 16 such blocks, and one has all the old ones in it",
+    )
+}
+
+/// The warnings of a plan.
+fn warnings(plan: &str) -> String {
+    plan.lines()
+        .skip_while(|line| !line.starts_with("Warnings"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// Phase 3: one old node is replaced, and then the blocks become small again.
+async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
+    let seen = stage.seen().await?;
+    let wide = net("10.244.0.0/16")?;
+    // Not one of the first blocks, which are needed below.
+    let blocks = seen.blocks();
+    let Some(old) = blocks.holder(net("10.244.200.0/24")?) else {
+        anyhow::bail!("no node has 10.244.200.0/24")
+    };
+    stage.scene(&format!("one of the old nodes, {old}, is replaced"))?;
+    stage.must(&["delete", "node", old]).await?;
+    stage.must_apply("node.yaml", &[node(old)]).await?;
+    let seen = stage
+        .until(
+            "10.244.0.0/16 is given to a node, though 255 others have a block of /24 in it",
+            |seen| {
+                let blocks = seen.blocks();
+                blocks.holder(wide).is_some_and(|holder| {
+                    blocks
+                        .overlaps()
+                        .iter()
+                        .filter(|(outer, _)| *outer == holder)
+                        .count()
+                        == BLOCKS - 1
+                })
+            },
+        )
+        .await?;
+    let blocks = seen.blocks();
+    stage.show(&format!(
+        "{}\t{wide}",
+        blocks.holder(wide).unwrap_or_default()
+    ))?;
+    stage.scene("the mask is put back to 24")?;
+    stage
+        .must(&["restart", "--node-cidr-mask-size", "24"])
+        .await?;
+    stage
+        .until("no block is free: each wide one takes up 256", |seen| {
+            seen.nodes.len() == NODES && seen.blocks().waiting().len() == NODES - BLOCKS - WIDE
+        })
+        .await?;
+    Ok(())
+}
+
+/// Phase 4: the node with the wide block over the old ones is replaced.
+async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
+    let wide = net("10.244.0.0/16")?;
+    let seen = stage.seen().await?;
+    let blocks = seen.blocks();
+    let Some(holder) = blocks.holder(wide).map(str::to_owned) else {
+        anyhow::bail!("no node has {wide}")
+    };
+    let mut waiting = blocks.waiting();
+    waiting.retain(|name| name != LATE);
+    stage.scene(&format!("{holder}, which has {wide}, is replaced"))?;
+    stage.must(&["delete", "node", &holder]).await?;
+    // It need not wait for the controller's back-off: whoever reports something is looked at again.
+    stage
+        .must_apply("node-299.yaml", &[node_that_reports(LATE, "1")])
+        .await?;
+    let first = stage
+        .until("node-299 gets a block at last", |seen| {
+            seen.blocks().of_node(LATE).is_some()
+        })
+        .await?;
+    let mut reports = vec![node(&holder)];
+    reports.extend(waiting.iter().map(|name| node_that_reports(name, "1")));
+    stage.must_apply("nodes.yaml", &reports).await?;
+    let seen = stage
+        .until("every node has a block", |seen| {
+            seen.blocks().count() == NODES
+        })
+        .await?;
+    let blocks = seen.blocks();
+    let twice = blocks.duplicates();
+    stage.claim(
+        twice.len() >= DUPLICATES,
+        &format!("{} nodes have exactly the block of another", twice.len()),
+    )?;
+    let found = stage.audit().await?;
+    stage.claim(
+        found >= twice.len(),
+        "podplane audit finds them, as it would in the dump of a cluster of Kubernetes",
+    )?;
+    listing(stage, &blocks).await?;
+    let Some(block) = first.blocks().of_node(LATE) else {
+        anyhow::bail!("{LATE} has no block")
+    };
+    let rival = if blocks.of_node(OTHER) == Some(block) {
+        OTHER
+    } else {
+        FIRST
+    };
+    let witness = if rival == OTHER { FIRST } else { OTHER };
+    stage.claim(
+        blocks.of_node(rival) == Some(block),
+        &format!("{LATE} has {block}, as {rival} has"),
+    )?;
+    agents(stage).await?;
+    let seen = stage
+        .until("all 300 pods run", |seen| seen.running() == NODES)
+        .await?;
+    let (own, theirs) = (
+        format!("agent-{}", number(LATE)),
+        format!("agent-{}", number(rival)),
+    );
+    let address = seen.address(&own);
+    stage.claim(
+        address.is_some() && address == seen.address(&theirs),
+        &format!(
+            "{own} and {theirs} have one address: {}",
+            address.as_deref().unwrap_or("none")
+        ),
+    )?;
+    if stage.has_devices() {
+        let from = format!("agent-{}", number(witness));
+        let lost = stage.pings(&from, &own, false).await?;
+        stage.claim(
+            lost,
+            &format!("{witness} does not reach pods on {LATE} any more"),
+        )?;
+        let wrong = stage.pings(&from, &theirs, true).await?;
+        stage.claim(wrong, &format!("what answers there is {theirs}"))?;
+        let lost = stage.pings(&theirs, &own, false).await?;
+        stage.claim(
+            lost,
+            &format!("nor does {rival}, which has the block itself"),
+        )?;
+    }
+    Ok(())
+}
+
+/// The listing of the story, the lines that are there twice.
+async fn listing(stage: &Stage, blocks: &Blocks) -> anyhow::Result<()> {
+    let path = "jsonpath={range .items[*]}{.metadata.name}{'\\t'}{.spec.podCIDR}{'\\n'}{end}";
+    let kubectl = Command::new("kubectl")
+        .args(["get", "nodes", "-o", path])
+        .env("KUBECONFIG", stage.kubeconfig())
+        .stdin(Stdio::null())
+        .output()
+        .await;
+    let listed = match kubectl {
+        Ok(output) if output.status.success() => {
+            stage.show(&format!("(kubectl get nodes -o{path})"))?;
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        }
+        // Without kubectl, the same from what was just seen.
+        _ => {
+            stage.show("(podplane get nodes -o wide, NAME and POD-CIDR)")?;
+            let lines = blocks.given();
+            lines
+                .map(|(name, block)| format!("{name}\t{block}\n"))
+                .collect()
+        }
+    };
+    let twice = blocks.duplicates();
+    for (block, nodes) in twice.iter().take(3) {
+        let of_block = listed.lines().filter(|line| {
+            nodes
+                .iter()
+                .any(|name| **line == format!("{name}\t{block}"))
+        });
+        stage.show(&of_block.collect::<Vec<_>>().join("\n"))?;
+    }
+    stage.show(&format!(
+        "… and {} more pairs",
+        twice.len().saturating_sub(3)
+    ))
+}
+
+/// The node that is to give way: the one whose object is younger.
+fn younger<'a>(nodes: &'a [Node], names: &[String]) -> Vec<&'a Node> {
+    let mut named: Vec<_> = nodes
+        .iter()
+        .filter(|node| names.iter().any(|name| name == node.name()))
+        .collect();
+    // Who came to the block first had it from the start, and so has the smaller version of what created it.
+    named.sort_by_key(|node| {
+        let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let is_kept = matches!(node.name(), FIRST | OTHER);
+        let had_pool = node
+            .metadata
+            .labels
+            .iter()
+            .any(|labels| labels.contains_key("seen"));
+        (!is_kept, had_pool, created)
+    });
+    named.split_off(1)
+}
+
+/// The node as it is to be created again: with another block, and without what the server gave it.
+fn renumbered(node: &Node, block: IpNet) -> anyhow::Result<Value> {
+    let mut value = serde_json::to_value(node)?;
+    value["spec"]["podCIDR"] = json!(block);
+    value["spec"]["podCIDRs"] = json!([block]);
+    if let Some(metadata) = value["metadata"].as_object_mut() {
+        for own in [
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "managedFields",
+            "generation",
+        ] {
+            metadata.remove(own);
+        }
+    }
+    Ok(value)
+}
+
+/// Phase 5: dump, delete, edit, apply; the old bridge; and the pods of the node.
+async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.scene("the repair: nodes are dumped, deleted, edited and applied")?;
+    let seen = stage.seen().await?;
+    let blocks = seen.blocks();
+    let moved: Vec<&Node> = blocks
+        .duplicates()
+        .iter()
+        .flat_map(|(_, names)| younger(&seen.nodes, names))
+        .collect();
+    // The controller takes the blocks below 10.244.0.0/16 for free, so no new node may come before this is over; room is in a wide block
+    // whose node is given a small one with the others.
+    let Some((roomy, room)) = blocks.of_length(16).into_iter().next() else {
+        anyhow::bail!("no node has a wide block")
+    };
+    let mut moved: Vec<&Node> = moved
+        .into_iter()
+        .filter(|node| node.name() != roomy)
+        .collect();
+    moved.extend(seen.nodes.iter().filter(|node| node.name() == roomy));
+    let mut free: Blocks = blocks.clone();
+    free.0.remove(roomy);
+    let unused = free.unused(room);
+    stage.claim(
+        unused.len() >= moved.len(),
+        &format!(
+            "{} nodes need another block; {room} has {} unused ones",
+            moved.len(),
+            unused.len()
+        ),
+    )?;
+    let (late, others): (Vec<_>, Vec<_>) = moved
+        .iter()
+        .zip(&unused)
+        .partition(|(node, _)| node.name() == LATE);
+    let objects = |nodes: &[(&&Node, &IpNet)]| -> anyhow::Result<Vec<Value>> {
+        nodes
+            .iter()
+            .map(|(node, block)| renumbered(node, **block))
+            .collect()
+    };
+    let names: Vec<_> = others.iter().map(|(node, _)| node.name()).collect();
+    // What is in the store already is deleted before anything is applied, so that nobody takes a block that is meant for another.
+    let [(_, block)] = late[..] else {
+        anyhow::bail!("{LATE} shares its block with nobody")
+    };
+    let old = blocks.of_node(LATE);
+    stage.must(&["get", "node", LATE, "-o", "yaml"]).await?;
+    stage.must(&["delete", "node", LATE]).await?;
+    stage.must_apply("node-299.yaml", &objects(&late)?).await?;
+    let mut delete = vec!["delete", "nodes"];
+    delete.extend(names);
+    stage.must(&delete).await?;
+    stage.must_apply("nodes.yaml", &objects(&others)?).await?;
+    stage
+        .until("no two nodes share an address of their blocks", |seen| {
+            seen.nodes.len() == NODES
+                && seen.blocks().count() == NODES
+                && seen.blocks().overlaps().is_empty()
+        })
+        .await?;
+    if stage.has_devices() {
+        stale_bridge(stage, old, *block).await?;
+    }
+    Ok(())
+}
+
+/// The bridge of the node still has an address of the old block.
+async fn stale_bridge(stage: &mut Stage, old: Option<IpNet>, new: IpNet) -> anyhow::Result<()> {
+    stage.scene("the old bridge of the node")?;
+    let old = old.map_or_else(|| "none".into(), |block| block.to_string());
+    stage.show(&format!(
+        "{LATE} had {old} and has {new}; its bridge does not know"
+    ))?;
+    stage
+        .must_apply("probe.yaml", &[pod("probe", LATE)])
+        .await?;
+    let refused = stage.told("probe", "FailedCreatePodSandBox").await?;
+    stage.claim(
+        refused.contains("already has an IP address different from"),
+        "the bridge plugin refuses the old bridge",
+    )?;
+    stage
+        .must(&["delete", "pod", "agent-299", "--ignore-not-found"])
+        .await?;
+    stage.must(&["node", "reset-bridge", LATE]).await?;
+    agents(stage).await?;
+    stage
+        .until("its pods run, in the new block", |seen| {
+            ["agent-299", "probe"].iter().all(|name| {
+                seen.address(name)
+                    .and_then(|address| address.parse().ok())
+                    .is_some_and(|address: std::net::IpAddr| new.contains(&address))
+            })
+        })
+        .await?;
+    let answered = stage.pings("agent-1", "agent-299", true).await?;
+    stage.claim(answered, "node-1 reaches pods on node-299 again")?;
+    let answered = stage.pings("agent-0", "agent-299", true).await?;
+    stage.claim(answered, "and so does node-0")
+}

@@ -1,0 +1,60 @@
+//! The files that the demo applies and places.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+
+/// An IPAM of its own for a node: a small block out of a pool that has nothing to do with podCIDR, as Calico gives its nodes.
+pub(super) fn pool_of(node: usize) -> anyhow::Result<Value> {
+    // 192.168.0.0/16 in blocks of /26, which are Calico's defaults.
+    let first = u32::from(Ipv4Addr::new(192, 168, 0, 0)) + u32::try_from(node)? * 64;
+    let subnet = format!("{}/26", Ipv4Addr::from(first));
+    Ok(json!({
+        "cniVersion": "1.0.0",
+        "name": "pool",
+        "plugins": [{
+            "type": "bridge",
+            "bridge": "pool0",
+            "isGateway": true,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": subnet}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }],
+    }))
+}
+
+/// A pod that belongs to one node, as those of DaemonSets do.
+pub(super) fn agent(node: &str) -> Value {
+    pod(&format!("agent-{}", number(node)), node)
+}
+
+/// A pod that a node is to run.
+pub(super) fn pod(name: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "agent"}},
+        "spec": {
+            "nodeName": node,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "pause", "image": "registry.k8s.io/pause:3.10"}],
+        },
+    })
+}
+
+/// The number of a node's name.
+pub(super) fn number(node: &str) -> &str {
+    node.rsplit('-').next().unwrap_or(node)
+}
+
+/// A node as it registers: without a block.
+pub(super) fn node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+}
+
+/// A node that has just told something of itself, as nodes do all the time.
+pub(super) fn node_that_reports(name: &str, what: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"seen": what}}})
+}

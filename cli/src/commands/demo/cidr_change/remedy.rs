@@ -1,0 +1,138 @@
+//! The same changes with podplane's allocator: nobody gets what another has, and the operator is told why.
+
+use podplane_api::{Object as _, pod_ips};
+
+use super::{
+    ALL_NODES, BLOCKS, NODES, WIDE, fault,
+    objects::{node, node_that_reports, number},
+    stage::{Seen, Stage},
+};
+
+pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
+    fault::calico(stage).await?;
+    audit(stage).await?;
+    fault::flannel(stage).await?;
+    audit(stage).await?;
+    fault::wide_blocks(stage).await?;
+    audit(stage).await?;
+    replaced(stage).await?;
+    narrow(stage).await?;
+    refused(stage).await?;
+    more(stage).await
+}
+
+/// No two nodes share an address of their blocks.
+async fn audit(stage: &mut Stage) -> anyhow::Result<()> {
+    let shared = stage.audit().await?;
+    stage.claim(shared == 0, "no two nodes share an address of their blocks")
+}
+
+/// A node's pods end before it does, so that nobody holds an address of its block any more.
+async fn drain(stage: &mut Stage, node: &str) -> anyhow::Result<()> {
+    let pod = format!("agent-{}", number(node));
+    stage
+        .must(&["delete", "pod", &pod, "--ignore-not-found"])
+        .await?;
+    let is_empty = |seen: &Seen| {
+        let mut nodes = seen.nodes.iter();
+        let node = nodes.find(|other| other.name() == node);
+        node.is_none_or(|node| pod_ips::allocated(node).is_none_or(|held| held == 0))
+    };
+    let text = format!("{node} holds no address any more");
+    stage.until(&text, is_empty).await?;
+    Ok(())
+}
+
+fn is_sound(seen: &Seen) -> bool {
+    seen.blocks().overlaps().is_empty()
+}
+
+/// An old node is replaced while the blocks are wide.
+async fn replaced(stage: &mut Stage) -> anyhow::Result<()> {
+    let blocks = stage.seen().await?.blocks();
+    let Some(old) = blocks.holder("10.244.200.0/24".parse()?).map(str::to_owned) else {
+        anyhow::bail!("no node has 10.244.200.0/24")
+    };
+    stage.scene(&format!("one of the old nodes, {old}, is replaced"))?;
+    drain(stage, &old).await?;
+    stage.must(&["delete", "node", &old]).await?;
+    stage.must_apply("node.yaml", &[node(&old)]).await?;
+    stage.told(&old, "CIDRNotAvailable").await?;
+    let blocks = stage.seen().await?.blocks();
+    stage.claim(
+        blocks.holder("10.244.0.0/16".parse()?).is_none(),
+        "nobody is given 10.244.0.0/16 while 255 nodes have blocks in it",
+    )?;
+    audit(stage).await
+}
+
+/// The mask is put back, and wide nodes are replaced.
+async fn narrow(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.scene("the mask is put back to 24")?;
+    stage
+        .must(&["restart", "--node-cidr-mask-size", "24"])
+        .await?;
+    stage
+        .until("one block is free, that of the node that went", |seen| {
+            seen.blocks().waiting().len() == NODES - BLOCKS - WIDE && is_sound(seen)
+        })
+        .await?;
+    let blocks = stage.seen().await?.blocks();
+    let wide: Vec<_> = blocks
+        .of_length(16)
+        .iter()
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
+    let Some(first) = wide.first() else {
+        anyhow::bail!("no node has a wide block")
+    };
+    stage.scene(&format!("{first}, which has a wide block, is replaced"))?;
+    drain(stage, first).await?;
+    stage.must(&["delete", "node", first]).await?;
+    let mut reports = vec![node(first)];
+    let waiting = blocks.waiting();
+    reports.extend(waiting.iter().map(|name| node_that_reports(name, "1")));
+    stage.must_apply("nodes.yaml", &reports).await?;
+    stage
+        .until("every node has a block of its own", |seen| {
+            seen.blocks().count() == NODES && is_sound(seen)
+        })
+        .await?;
+    stage
+        .until("every node is Ready", |seen| seen.ready() == NODES)
+        .await?;
+    audit(stage).await
+}
+
+/// A block picked by hand that somebody has.
+async fn refused(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.scene("a node with the block of another is applied by hand")?;
+    let mut twin = node("twin");
+    twin["spec"]["podCIDR"] = "10.244.0.0/24".into();
+    let output = stage.apply("twin.yaml", &[twin]).await?;
+    stage.show(&String::from_utf8_lossy(&output.stderr))?;
+    stage.claim(
+        !output.status.success(),
+        "the API server refuses it, and names a free block",
+    )
+}
+
+/// 500 nodes.
+async fn more(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.scene("200 more nodes")?;
+    let names: Vec<_> = (NODES..ALL_NODES)
+        .map(|number| format!("node-{number}"))
+        .collect();
+    let mut add = vec!["node", "add", "--network", "ledger"];
+    add.extend(names.iter().map(String::as_str));
+    stage.must(&add).await?;
+    stage
+        .until(
+            "500 nodes, each with a block of its own, and Ready",
+            |seen| {
+                seen.blocks().count() == ALL_NODES && seen.ready() == ALL_NODES && is_sound(seen)
+            },
+        )
+        .await?;
+    Ok(())
+}
