@@ -4,7 +4,12 @@ use std::fs;
 
 use anyhow::Result;
 use podplane_api::{Object as _, core::Node, pod_ips};
-use podplane_tests::{Cluster, Network, Up, cluster::running, eventually};
+use podplane_tests::{
+    Cluster, Network, Up,
+    cluster::running,
+    eventually, peers,
+    programs::{finish, podplane},
+};
 use serde_json::json;
 
 /// The first block of a node, or nothing.
@@ -181,4 +186,26 @@ async fn a_network_of_somebody_elses_needs_no_pod_cidr() -> Result<()> {
     cluster.podplane("delete pods --all").ok();
     cluster.podplane("down --purge").ok();
     Ok(())
+}
+
+/// Whatever the demo claims holds, or it fails.
+fn demo(part: &str) {
+    let flags = ["--part", part, "--timeout", "180s"];
+    let told = finish(&mut podplane(
+        ["demo", "cidr-change"].into_iter().chain(flags),
+    ))
+    .ok();
+    assert!(told.contains("all claims hold"), "{told}");
+}
+
+#[test]
+fn story_b_from_the_fault_to_its_repair() {
+    if peers::root() {
+        demo("fault");
+    }
+}
+
+#[test]
+fn story_b_without_the_fault() {
+    demo("remedy");
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::{
-    BLOCKS, NODES, WIDE,
+    BLOCKS, NODES, WAITING, WIDE,
     blocks::Blocks,
     objects::{agent, node, node_that_reports, number, pod},
     stage::Stage,
@@ -42,35 +42,51 @@ async fn agents(stage: &Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Adds nodes, and waits until they have a block, or there is none left.
+async fn add_nodes(
+    stage: &mut Stage,
+    network: &str,
+    numbers: std::ops::Range<usize>,
+) -> anyhow::Result<()> {
+    let names: Vec<_> = numbers.map(|number| format!("node-{number}")).collect();
+    let mut add = vec!["node", "add", "--network", network];
+    add.extend(names.iter().map(String::as_str));
+    stage.must(&add).await?;
+    stage.nodes += names.len();
+    let (nodes, given) = (stage.nodes, stage.nodes.min(BLOCKS));
+    let text = if nodes > BLOCKS {
+        format!("{given} of {nodes} nodes have a block: the range has no more")
+    } else if names.len() == 1 {
+        "it gets one of the next".to_owned()
+    } else {
+        format!("{nodes} nodes have a block")
+    };
+    stage
+        .until(&text, |seen| {
+            seen.nodes.len() == nodes && seen.blocks().count() == given
+        })
+        .await?;
+    Ok(())
+}
+
 /// Phase 0: an IPAM of its own.
 pub(super) async fn calico(stage: &mut Stage) -> anyhow::Result<()> {
     stage.scene("300 nodes, whose network does not use podCIDR")?;
     stage.install_pool(0..NODES)?;
     stage.up().await?;
-    stage
-        .until("the first two nodes have blocks", |seen| {
-            seen.blocks().count() == 2
-        })
-        .await?;
-    let names: Vec<_> = (2..NODES - 1)
-        .map(|number| format!("node-{number}"))
-        .collect();
-    let mut add = vec!["node", "add", "--network", "ledger"];
-    add.extend(names.iter().map(String::as_str));
-    stage.must(&add).await?;
-    stage
-        .until(
-            "256 of 299 nodes have a block: the range has no more",
-            |seen| seen.nodes.len() == NODES - 1 && seen.blocks().count() == BLOCKS,
-        )
-        .await?;
-    let network = if stage.has_devices() {
+    // Blocks are given in turn, so that of the node that comes last will be near that of the two that have devices.
+    let early = 2..WAITING + 2;
+    let devices = if stage.has_devices() {
         "kernel"
     } else {
         "ledger"
     };
+    add_nodes(stage, "ledger", early.clone()).await?;
+    add_nodes(stage, devices, 0..1).await?;
+    add_nodes(stage, devices, 1..2).await?;
+    add_nodes(stage, "ledger", early.end..NODES - 1).await?;
     stage
-        .must(&["node", "add", "--network", network, LATE])
+        .must(&["node", "add", "--network", devices, LATE])
         .await?;
     stage
         .until("300 nodes are Ready all the same", |seen| {
@@ -123,7 +139,7 @@ pub(super) async fn flannel(stage: &mut Stage) -> anyhow::Result<()> {
 /// Phase 2: a larger range, and larger blocks.
 pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
     stage.scene("the cluster CIDR becomes 10.244.0.0/12, in blocks of /16")?;
-    // So that it is among those that get no wide block.
+    stage.show("node-299 is switched off for the time being")?;
     stage.must(&["delete", "node", LATE]).await?;
     let plan = [
         "plan",
@@ -149,23 +165,18 @@ pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
             "16",
         ])
         .await?;
-    stage
-        .until("15 nodes get a block of /16", |seen| {
-            seen.blocks().of_length(16).len() == WIDE
-        })
-        .await?;
-    stage.must_apply("node-299.yaml", &[node(LATE)]).await?;
     let seen = stage
         .until(
-            "node-299, registered again, is one of 29 that have none",
+            "15 nodes get a block of /16, and 28 are left without any",
             |seen| {
-                seen.nodes.len() == NODES && seen.blocks().waiting().len() == NODES - BLOCKS - WIDE
+                let blocks = seen.blocks();
+                blocks.of_length(16).len() == WIDE && blocks.waiting().len() == WAITING
             },
         )
         .await?;
     stage.claim(
-        seen.blocks().waiting().iter().any(|name| name == LATE),
-        "there are 16 such blocks, and one has all the old ones in it",
+        seen.blocks().holder(net("10.244.0.0/16")?).is_none(),
+        "the sixteenth, 10.244.0.0/16, has all the old blocks in it",
     )
 }
 
@@ -216,7 +227,7 @@ async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
         .await?;
     stage
         .until("no block is free: each wide one takes up 256", |seen| {
-            seen.nodes.len() == NODES && seen.blocks().waiting().len() == NODES - BLOCKS - WIDE
+            seen.nodes.len() == NODES - 1 && seen.blocks().waiting().len() == WAITING
         })
         .await?;
     Ok(())
@@ -230,22 +241,24 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
     let Some(holder) = blocks.holder(wide).map(str::to_owned) else {
         anyhow::bail!("no node has {wide}")
     };
-    let mut waiting = blocks.waiting();
-    waiting.retain(|name| name != LATE);
+    let waiting = blocks.waiting();
     stage.scene(&format!("{holder}, which has {wide}, is replaced"))?;
     stage.must(&["delete", "node", &holder]).await?;
-    // It need not wait for the controller's back-off: whoever reports something is looked at again.
+    // They need not wait for the controller's back-off: whoever reports something is looked at again.
+    let reports: Vec<_> = waiting
+        .iter()
+        .map(|name| node_that_reports(name, "1"))
+        .collect();
+    stage.must_apply("nodes.yaml", &reports).await?;
     stage
-        .must_apply("node-299.yaml", &[node_that_reports(LATE, "1")])
-        .await?;
-    let first = stage
-        .until("node-299 gets a block at last", |seen| {
-            seen.blocks().of_node(LATE).is_some()
+        .until("the 28 that waited get a block each", |seen| {
+            seen.nodes.len() == NODES - 2 && seen.blocks().waiting().is_empty()
         })
         .await?;
-    let mut reports = vec![node(&holder)];
-    reports.extend(waiting.iter().map(|name| node_that_reports(name, "1")));
-    stage.must_apply("nodes.yaml", &reports).await?;
+    stage.show("node-299 is switched on again")?;
+    stage.must_apply("node-299.yaml", &[node(LATE)]).await?;
+    let rival = meet_rival(stage).await?;
+    stage.must_apply("node.yaml", &[node(&holder)]).await?;
     let seen = stage
         .until("every node has a block", |seen| {
             seen.blocks().count() == NODES
@@ -263,19 +276,7 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
         "podplane audit finds them, as it would in the dump of a cluster of Kubernetes",
     )?;
     listing(stage, &blocks).await?;
-    let Some(block) = first.blocks().of_node(LATE) else {
-        anyhow::bail!("{LATE} has no block")
-    };
-    let rival = if blocks.of_node(OTHER) == Some(block) {
-        OTHER
-    } else {
-        FIRST
-    };
     let witness = if rival == OTHER { FIRST } else { OTHER };
-    stage.claim(
-        blocks.of_node(rival) == Some(block),
-        &format!("{LATE} has {block}, as {rival} has"),
-    )?;
     agents(stage).await?;
     let seen = stage
         .until("all 300 pods run", |seen| seen.running() == NODES)
@@ -308,6 +309,34 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Registers the last node until it has the block of one of the first: each time it is given the next one, and all of them are somebody's.
+async fn meet_rival(stage: &mut Stage) -> anyhow::Result<&'static str> {
+    for _ in 0..BLOCKS {
+        let seen = stage
+            .until("it gets the block of another", |seen| {
+                seen.blocks().of_node(LATE).is_some()
+            })
+            .await?;
+        let blocks = seen.blocks();
+        let Some(block) = blocks.of_node(LATE) else {
+            continue;
+        };
+        if let Some(rival) = [FIRST, OTHER]
+            .into_iter()
+            .find(|name| blocks.of_node(name) == Some(block))
+        {
+            stage.claim(true, &format!("{LATE} has {block}, as {rival} has"))?;
+            return Ok(rival);
+        }
+        stage.show(&format!(
+            "{block}; and once more, until it is that of {FIRST} or {OTHER}"
+        ))?;
+        stage.must(&["delete", "node", LATE]).await?;
+        stage.must_apply("node-299.yaml", &[node(LATE)]).await?;
+    }
+    anyhow::bail!("{LATE} never has the block of {FIRST} or {OTHER}")
 }
 
 /// The listing of the story, the lines that are there twice.
@@ -448,6 +477,8 @@ async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
                 && seen.blocks().overlaps().is_empty()
         })
         .await?;
+    let found = stage.audit().await?;
+    stage.claim(found == 0, "podplane audit finds none either")?;
     if stage.has_devices() {
         stale_bridge(stage, old, *block).await?;
     }
@@ -472,7 +503,7 @@ async fn stale_bridge(stage: &mut Stage, old: Option<IpNet>, new: IpNet) -> anyh
     stage
         .must(&["delete", "pod", "agent-299", "--ignore-not-found"])
         .await?;
-    stage.must(&["node", "reset-bridge", LATE]).await?;
+    stage.show("now no pod uses the bridge, so it goes by itself when the next pod comes")?;
     agents(stage).await?;
     stage
         .until("its pods run, in the new block", |seen| {

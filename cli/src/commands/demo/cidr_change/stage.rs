@@ -47,6 +47,8 @@ pub(super) struct Stage {
     timeout: Duration,
     started: Instant,
     failed: usize,
+    /// How many nodes were added.
+    pub(super) nodes: usize,
 }
 
 /// The cluster at one moment.
@@ -94,7 +96,7 @@ impl Stage {
             .context("make a directory for the cluster")?;
         let dir = DataDir::new(temporary.path())?;
         let settings = Settings {
-            nodes: 2,
+            nodes: 0,
             cluster_cidr: "10.244.0.0/16".into(),
             node_cidr_mask_size: Some(24),
             network,
@@ -114,6 +116,7 @@ impl Stage {
             timeout,
             started: Instant::now(),
             failed: 0,
+            nodes: 0,
         })
     }
 
