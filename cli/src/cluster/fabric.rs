@@ -103,6 +103,11 @@ impl NodeNetwork {
     }
 }
 
+/// Where a node's namespace is named, on the tmpfs `run`.
+pub(crate) fn node_netns(run: &Path, name: &str) -> PathBuf {
+    run.join("nodes").join(name)
+}
+
 /// The namespaces of a cluster's network, by name on its tmpfs.
 #[derive(Clone, Debug)]
 pub(crate) struct Fabric {
@@ -150,7 +155,7 @@ impl Fabric {
 
     /// Where a node's namespace is named.
     pub(crate) fn node(&self, name: &str) -> PathBuf {
-        self.run.join("nodes").join(name)
+        node_netns(&self.run, name)
     }
 
     /// A node's own addresses.

@@ -7,7 +7,7 @@
 pub(crate) mod control;
 pub(crate) mod data_dir;
 pub(crate) mod echo;
-mod fabric;
+pub(crate) mod fabric;
 mod instance;
 pub(crate) mod kubeconfig;
 pub(crate) mod launch;

@@ -58,6 +58,14 @@ pub(crate) fn netns(dir: &DataDir, pod: &Pod) -> anyhow::Result<PathBuf> {
 
 /// The sandboxes of a node that its CRI server says are ready; absent if this cluster has no such node.
 pub(crate) fn ready_sandboxes(dir: &DataDir, node: &str) -> anyhow::Result<Option<Vec<Record>>> {
+    let mut records = sandboxes(dir, node)?;
+    let found = records.iter_mut();
+    found.for_each(|records| records.retain(|record| record.state == State::Ready));
+    Ok(records)
+}
+
+/// The sandboxes of a node; absent if this cluster has no such node.
+pub(crate) fn sandboxes(dir: &DataDir, node: &str) -> anyhow::Result<Option<Vec<Record>>> {
     let sandboxes = dir.nodes().join(node).join("sandboxes");
     let entries = match fs::read_dir(&sandboxes) {
         Ok(entries) => entries,
@@ -69,11 +77,9 @@ pub(crate) fn ready_sandboxes(dir: &DataDir, node: &str) -> anyhow::Result<Optio
         let path = entry
             .with_context(|| format!("read {}", sandboxes.display()))?
             .path();
-        // A sandbox may go while we look, and a file that is being written has another name: neither is ready.
-        let record = fs::read(&path)
-            .ok()
-            .and_then(|text| serde_json::from_slice::<Record>(&text).ok());
-        records.extend(record.filter(|record| record.state == State::Ready));
+        // A sandbox may go while we look, and a file that is being written has another name.
+        let text = fs::read(&path).ok();
+        records.extend(text.and_then(|text| serde_json::from_slice::<Record>(&text).ok()));
     }
     Ok(Some(records))
 }

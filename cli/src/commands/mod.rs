@@ -16,6 +16,7 @@ pub(crate) mod node;
 pub(crate) mod ping;
 pub(crate) mod plan;
 pub(crate) mod plugins;
+mod reset_bridge;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod service;

@@ -1,10 +1,11 @@
-//! `node`: gives the running cluster another node, or takes one away.
+//! `node`: gives the running cluster another node, takes one away, or removes what an earlier block left on one.
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use podplane_proto::cluster::{AddNodeRequest, RemoveNodeRequest};
 
+use super::reset_bridge;
 use crate::{
     cluster::{
         control,
@@ -16,7 +17,7 @@ use crate::{
     output,
 };
 
-/// Add a node to the cluster that runs, or remove one
+/// Add a node to the cluster that runs, remove one, or reset its bridge
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  podplane node add edge-1\n  podplane node remove node-2")]
 pub(crate) struct Args {
@@ -45,28 +46,37 @@ enum Change {
         /// The node's name
         name: String,
     },
+    ResetBridge(reset_bridge::Args),
+}
+
+/// What the supervisor is asked for.
+enum Request {
+    Add(AddNodeRequest),
+    Remove(RemoveNodeRequest),
 }
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     dir.running()?.with_context(|| not_running(&dir))?;
+    let (names, request) = match args.change {
+        Change::ResetBridge(args) => return reset_bridge::run(&args, &dir),
+        Change::Add { names, network } => {
+            let request = AddNodeRequest {
+                names: names.clone(),
+                network: name_of(&network),
+            };
+            (names, Request::Add(request))
+        }
+        Change::Remove { name } => {
+            let request = RemoveNodeRequest { name: name.clone() };
+            (vec![name], Request::Remove(request))
+        }
+    };
     block_on(async {
         let mut control = control::client(&dir)?;
-        let (names, done) = match args.change {
-            Change::Add { names, network } => {
-                let request = AddNodeRequest {
-                    names: names.clone(),
-                    network: name_of(&network),
-                };
-                (names, control.add_node(request).await.map(|_| "added"))
-            }
-            Change::Remove { name } => {
-                let request = RemoveNodeRequest { name: name.clone() };
-                (
-                    vec![name],
-                    control.remove_node(request).await.map(|_| "removed"),
-                )
-            }
+        let done = match request {
+            Request::Add(request) => control.add_node(request).await.map(|_| "added"),
+            Request::Remove(request) => control.remove_node(request).await.map(|_| "removed"),
         };
         let done = done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
         names

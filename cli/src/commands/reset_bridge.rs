@@ -1,0 +1,69 @@
+//! `node reset-bridge`: removes what an earlier block left on a node.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use podplane_cni::netlink::Netlink;
+use podplane_kubelet::{NodeDir, cri::bridges::Bridge};
+
+use crate::{
+    cluster::{data_dir::DataDir, fabric, pods},
+    output,
+};
+
+/// Remove the bridge that has the address of an earlier block of the node, which keeps new pods from their network
+///
+/// The next pod makes it anew, with the address of the node's block. A node does this itself when no pod is attached to the bridge.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane node reset-bridge node-0\n  podplane node reset-bridge node-0 --force"
+)]
+pub(crate) struct Args {
+    /// The node's name
+    name: String,
+
+    /// Remove it though pods are attached to it, which are cut off
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: &Args, dir: &DataDir) -> anyhow::Result<ExitCode> {
+    let Args { name, force } = args;
+    pods::enter_cluster(dir)?;
+    let sandboxes = pods::sandboxes(dir, name)?;
+    let sandboxes = sandboxes.with_context(|| format!("the cluster runs no node {name}"))?;
+    let netns = fabric::node_netns(&dir.run(), name);
+    anyhow::ensure!(
+        netns.exists(),
+        "node {name} is in ledger mode: it has addresses but no network, and so no bridge"
+    );
+    let network = NodeDir::new(&dir.nodes(), &name.parse()?).network();
+    let network = network.with_context(|| format!("node {name} has no network yet"))?;
+    let mut netlink = Netlink::open_in(&netns)?;
+    let attached = sandboxes
+        .iter()
+        .filter(|record| record.attached().is_some());
+    let pods: Vec<_> = attached
+        .map(|record| format!("{}/{}", record.metadata.namespace, record.metadata.name))
+        .collect();
+    for bridge in Bridge::of(&network, &mut netlink)? {
+        let addresses: Vec<_> = bridge.addresses.iter().map(ToString::to_string).collect();
+        let what = format!("bridge {} ({})", bridge.name, addresses.join(", "));
+        if !bridge.is_stale(&network) {
+            output::line(format_args!(
+                "node/{name} {what} is that of the node's block, and stays"
+            ))?;
+            continue;
+        }
+        anyhow::ensure!(
+            *force || pods.is_empty(),
+            "{what} of node {name} has pods attached to it: {}; delete them first, or cut them off with --force",
+            pods.join(", ")
+        );
+        bridge.remove(&mut netlink)?;
+        output::line(format_args!(
+            "node/{name} {what} of an earlier block removed"
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
