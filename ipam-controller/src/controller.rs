@@ -9,7 +9,7 @@ mod report;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{join_all, try_join_all};
 use podplane_api::{
@@ -35,6 +35,8 @@ const WORKERS: usize = 30;
 const LOOK: Duration = Duration::from_secs(30);
 /// How often they are read while a node waits for a block that sandboxes of a gone one still hold: the kubelet tells the server when they do not.
 const PRESSED_LOOK: Duration = Duration::from_secs(2);
+/// How often it is told that a node waits: events are forgotten after a while, and their count says for how long.
+const REMIND: Duration = Duration::from_secs(600);
 /// Refused calls that come together share one reading.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -123,6 +125,9 @@ impl RangeController {
             None => drop(shell.parts.known.0.set(Mutex::new(allocator))),
             Some(known) => *known.lock().unwrap_or_else(PoisonError::into_inner) = allocator,
         }
+        // What is there already is counted, as the reference does.
+        shell.decide(|_| ());
+        shell.parts.metrics.sample();
         shell.tell(first);
         shell.tell(taken);
         let observing = async {
@@ -184,6 +189,7 @@ impl Shell {
 
     /// Reads the records now and then, and soon after a call was refused.
     async fn keep_reading(&self) -> Result<Infallible, Lost> {
+        let mut reminded = Instant::now();
         loop {
             let wait = match self.decide(|allocator| allocator.is_pressed()) {
                 true => PRESSED_LOOK,
@@ -199,6 +205,10 @@ impl Shell {
                 Err(error) => tracing::warn!(%error, "node blocks not listed; trying again"),
             }
             self.parts.metrics.sample();
+            if reminded.elapsed() >= REMIND {
+                reminded = Instant::now();
+                self.remind();
+            }
         }
     }
 

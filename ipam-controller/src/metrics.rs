@@ -437,3 +437,60 @@ impl Present {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use podplane_api::jiff::Timestamp;
+    use podplane_ipam::RangeFlags;
+    use prometheus_client::encoding::text;
+
+    use super::*;
+    use crate::plan::NodeView;
+
+    #[test]
+    fn what_is_counted_has_the_references_names() {
+        let flags = RangeFlags {
+            cluster_cidr: "10.0.0.0/22".to_owned(),
+            ..RangeFlags::default()
+        };
+        let mut allocator = Allocator::new(&flags.validate().unwrap(), Duration::ZERO);
+        let metrics = Metrics::new();
+        metrics.count(&mut allocator, |_| ());
+        let mut node = |name: &str, exists: bool| {
+            let view = exists.then(|| NodeView {
+                uid: name.to_owned(),
+                ..NodeView::default()
+            });
+            metrics.count(&mut allocator, |allocator| {
+                allocator.observe([(name.to_owned(), view)].into(), BTreeMap::new());
+                let (work, _) = allocator.work(name, Timestamp::UNIX_EPOCH);
+                for update in work.updates {
+                    allocator.updated(&update, None);
+                }
+            });
+        };
+        node("a", true);
+        node("b", true);
+        node("a", false);
+        let mut shown = String::new();
+        text::encode(&mut shown, &metrics.registry(Arc::default())).unwrap();
+        for line in [
+            "cidrset_cidrs_allocations_total{clusterCIDR=\"10.0.0.0/22\"} 2",
+            "cidrset_cidrs_releases_total{clusterCIDR=\"10.0.0.0/22\"} 1",
+            "cidrset_usage_cidrs{clusterCIDR=\"10.0.0.0/22\"} 0.25",
+            "cidrset_allocation_tries_per_request_count{clusterCIDR=\"10.0.0.0/22\"} 2",
+        ] {
+            let line = format!("node_ipam_controller_{line}\n");
+            assert!(shown.contains(&line), "{line} in {shown}");
+        }
+        assert!(shown.contains(
+            "podplane_pool_blocks_free{clusterCIDR=\"10.0.0.0/22\",clusterCIDRName=\"\"} 3\n"
+        ));
+        assert!(
+            !shown.contains("podplane_pool_exhaustion_seconds{"),
+            "nothing is known of its growth"
+        );
+    }
+}

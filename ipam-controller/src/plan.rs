@@ -133,6 +133,12 @@ impl Allocator {
         wanting.map(|(name, _)| name.as_str())
     }
 
+    /// Name and UID of the nodes for which there was no block, those that wait longest first.
+    pub fn waiting(&self) -> impl Iterator<Item = (&str, &str)> {
+        let known = |name| self.nodes.get(name).map(|known| (name, known.uid.as_str()));
+        self.waiting.names().filter_map(known)
+    }
+
     /// Names of nodes with what is wrong with their blocks.
     pub fn problems(&self) -> impl Iterator<Item = (&str, &Problem)> {
         self.nodes.iter().flat_map(|(name, known)| {

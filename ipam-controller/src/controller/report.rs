@@ -4,7 +4,7 @@ use podplane_api::{core::Node, meta::ObjectMeta};
 use podplane_client::events::EventType;
 
 use super::Shell;
-use crate::plan::{Outcome, Remains, Starved};
+use crate::plan::{Allocator, Outcome, Remains, Starved};
 
 impl Shell {
     /// Tells of what was learned, and has the nodes looked at that it concerns.
@@ -45,6 +45,19 @@ impl Shell {
         let Starved { node, uid, error } = starved;
         tracing::warn!(node, uid, %error, "no block for node");
         self.status(node, uid, "CIDRNotAvailable");
+    }
+
+    /// Tells again of every node that waits.
+    pub(super) fn remind(&self) {
+        let names = |allocator: &mut Allocator| -> Vec<(String, String)> {
+            let waiting = allocator.waiting();
+            waiting
+                .map(|(name, uid)| (name.into(), uid.into()))
+                .collect()
+        };
+        for (node, uid) in self.decide(names) {
+            self.status(&node, &uid, "CIDRNotAvailable");
+        }
     }
 
     /// A write failed. The reference tries three times before it tells.

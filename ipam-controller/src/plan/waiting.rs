@@ -26,6 +26,11 @@ impl Waiting {
         self.by_name.is_empty()
     }
 
+    /// Those who wait, the longest first.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.order.values().map(String::as_str)
+    }
+
     /// Whether it would be of no use to try again.
     pub(super) fn sleeps(&self, name: &str) -> bool {
         self.by_name.get(name).is_some_and(|entry| !entry.woken)
