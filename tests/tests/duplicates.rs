@@ -177,16 +177,51 @@ async fn run(docs: &str, section: &Section, compat: Compat) -> Result<()> {
     Ok(())
 }
 
-async fn check(fault: &str) -> Result<()> {
+fn kubectl() -> bool {
     let installed = Command::new("kubectl").arg("help").output().is_ok();
     let install = "put kubectl into a directory of PATH (https://dl.k8s.io/release/v1.33.0/bin/linux/amd64/kubectl)";
-    if !peers::require("kubectl", installed, install) {
+    peers::require("kubectl", installed, install)
+}
+
+async fn check(fault: &str) -> Result<()> {
+    if !kubectl() {
         return Ok(());
     }
     let docs = docs();
     let section = section(&docs, fault);
     for compat in with_fault(&docs, fault).into_iter().chain([Compat::None]) {
         run(&docs, &section, compat).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_of_no_range_ends_the_reference_at_its_start_and_not_ours() -> Result<()> {
+    if !kubectl() {
+        return Ok(());
+    }
+    const FATAL: &str = "failed to mark cidr[10.9.0.0/24] at idx [0] as occupied for node: a: cidr 10.9.0.0/24 is out the range of \
+                         cluster cidr 10.0.0.0/23";
+    for compat in [Compat::Upstream, Compat::None] {
+        let shell = Shell::new(&docs())?;
+        let fresh = format!("fresh --cluster-cidr 10.0.0.0/23 --compat {compat}");
+        shell.run(&fresh).ok();
+        shell.run("node a 10.9.0.0/24").ok();
+        let log = || fs::read_to_string(shell.dir.path().join("logs/ipam-controller.log"));
+        if compat == Compat::None {
+            shell.run("up").ok();
+            shell.run("node b").ok();
+            let blocks = async || shell.run("blocks").stdout;
+            let given = |shown: &String| shown.contains("b     [10.0.0.0/24]");
+            eventually("the next node has a block", blocks, given).await;
+            assert!(!log()?.contains(FATAL));
+        } else {
+            // It never serves.
+            shell.run("podplane down; podplane up --detach");
+            let said = async || log().unwrap_or_default();
+            let fatal = |log: &String| log.contains(FATAL);
+            eventually("the controller says why it ends", said, fatal).await;
+        }
     }
     Ok(())
 }

@@ -65,6 +65,13 @@ impl Client {
         Self { calls }
     }
 
+    /// The same client without a fence, for one that imitates a controller which has none.
+    #[must_use]
+    pub fn unfenced(mut self) -> Self {
+        self.calls.fence = None;
+        self
+    }
+
     /// The same client, whose first writes of node blocks go wrong.
     #[must_use]
     pub fn with_patch_faults(mut self, faults: Option<PatchFaults>) -> Self {

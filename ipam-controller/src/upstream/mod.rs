@@ -92,7 +92,8 @@ impl Upstream {
             generation: self.generation,
             allocator: Mutex::new(allocator),
             nodes,
-            api: client.all(),
+            // The reference's leaders know of each other by their Lease alone.
+            api: client.unfenced().all(),
             events,
             metrics,
         };
