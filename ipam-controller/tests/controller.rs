@@ -7,7 +7,8 @@ use std::time::Duration;
 use common::{Fault, World};
 use podplane_ipam_controller::{AllocatorType, Config, run};
 use podplane_proto::ipam::{
-    BlockState, GetOwnerRequest, ListPoolsRequest, ipam_service_client::IpamServiceClient,
+    AuditRequest, BlockState, FindBlocksRequest, GetOwnerRequest, ListFreeRequest,
+    ListPoolsRequest, ipam_service_client::IpamServiceClient,
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -226,6 +227,25 @@ async fn a_block_that_overlaps_is_reported_and_left_alone() {
     assert_eq!(event.involved_object.name.as_deref(), Some("b"));
     world.add_node("c", "u3", &[]);
     world.until(holds("c", "10.244.1.0/24")).await;
+
+    let mut client = running.ask();
+    let findings = client.audit(AuditRequest {}).await.unwrap().into_inner();
+    let findings = findings.findings.iter();
+    let found: Vec<_> = findings
+        .map(|found| (found.code.as_str(), found.severity.as_str()))
+        .collect();
+    assert_eq!(found, [("duplicate-pod-cidr", "error"); 2]);
+    let free = client.list_free(ListFreeRequest::default()).await.unwrap();
+    let free = free.into_inner().prefixes;
+    let free: Vec<_> = free.iter().map(|free| (&*free.cidr, free.blocks)).collect();
+    assert_eq!(free, [("10.244.2.0/24", 1)]);
+    let foreign = FindBlocksRequest {
+        states: vec![BlockState::Foreign.into()],
+        ..FindBlocksRequest::default()
+    };
+    let foreign = client.find_blocks(foreign).await.unwrap().into_inner();
+    assert_eq!((foreign.blocks.len(), foreign.more), (1, false));
+    assert_eq!(foreign.blocks[0].node_name, "b");
     running.stop.cancel();
 }
 
