@@ -151,8 +151,7 @@ impl Chosen {
                 Box::pin(controller.run(stop))
             }
             Self::Cloud(config, options) => Box::pin(async move {
-                let (client, nodes) = (parts.client.clone(), parts.nodes.clone());
-                let cloud = CloudController::new(&config, client, nodes, parts.events.clone())?;
+                let cloud = CloudController::new(&config, &parts)?;
                 // Blocks drain as with any allocator.
                 let knowing = RangeController {
                     config: RangeConfig::none(),

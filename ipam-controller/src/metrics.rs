@@ -32,6 +32,9 @@ const TRIES: [f64; 5] = [1.0, 5.0, 25.0, 125.0, 625.0];
 /// The name of the queue, as the reference labels it.
 const QUEUE: [(&str, &str); 1] = [("name", "range_allocator")];
 
+/// The queue of the cloud's allocator, as the reference labels it.
+const CLOUD_QUEUE: [(&str, &str); 1] = [("name", "cloudCIDRAllocator")];
+
 type Tries<Labels> = Family<Labels, Histogram, fn() -> Histogram>;
 
 /// A range of `--cluster-cidr`, or one of a ClusterCIDR.
@@ -74,6 +77,7 @@ struct Seen {
 /// All that is counted. Cheap to clone; all clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
+    dropped: Family<[(&'static str, &'static str); 1], Counter>,
     queue: Arc<WorkQueue<String>>,
     flags: Sort<OfFlags>,
     objects: Sort<OfObject>,
@@ -158,11 +162,17 @@ where
 impl Metrics {
     pub(crate) fn new() -> Self {
         Self {
+            dropped: Family::default(),
             queue: Arc::default(),
             flags: Sort::new(),
             objects: Sort::new(),
             seen: Arc::default(),
         }
+    }
+
+    /// The cloud's allocator has given a node up.
+    pub(crate) fn dropped(&self) {
+        self.dropped.get_or_create(&CLOUD_QUEUE).inc();
     }
 
     /// The queue that is counted.
@@ -173,6 +183,11 @@ impl Metrics {
     /// What `/metrics` shows.
     pub(crate) fn registry(&self, known: Arc<Known>) -> Registry {
         let mut registry = Registry::default();
+        registry.register(
+            "workqueue_dropped_objects",
+            "Nodes that failed so often that they are left alone until they change",
+            self.dropped.clone(),
+        );
         self.flags.register(&mut registry, "cidrset");
         self.objects.register(&mut registry, "multicidrset");
         let metrics = self.clone();

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, transport::Channel};
 
 use self::ranges::{NoRanges, Ranges, StackType};
+use crate::{allocators::Parts, metrics::Metrics};
 
 /// Nodes that are worked on at once.
 const WORKERS: usize = 30;
@@ -117,22 +118,19 @@ pub(crate) struct CloudController {
     client: Client,
     nodes: Cache<Node>,
     events: EventRecorder,
+    metrics: Metrics,
     queue: WorkQueue<String>,
 }
 
 impl CloudController {
-    pub(crate) fn new(
-        config: &CloudConfig,
-        client: Client,
-        nodes: Cache<Node>,
-        events: EventRecorder,
-    ) -> Result<Self, EndpointError> {
+    pub(crate) fn new(config: &CloudConfig, parts: &Parts) -> Result<Self, EndpointError> {
         Ok(Self {
             stack: config.stack,
             cloud: CloudServiceClient::new(endpoint::channel(&config.endpoint)?),
-            client,
-            nodes,
-            events,
+            client: parts.client.clone(),
+            nodes: parts.nodes.clone(),
+            events: parts.events.clone(),
+            metrics: parts.metrics.clone(),
             queue: WorkQueue::new(BACKOFF),
         })
     }
@@ -173,6 +171,7 @@ impl CloudController {
                 Err(error) => {
                     tracing::error!(node = name, %error, "exceeded retry count, dropping from queue");
                     self.queue.forget(&name);
+                    self.metrics.dropped();
                 }
             }
             self.queue.done(&name);

@@ -76,8 +76,7 @@ fn families(books: &Books) -> Vec<AddressFamily> {
     };
     let family = |ip_version: u32, capacity: u128| {
         let of_family = books
-            .leases
-            .iter()
+            .current()
             .filter(|lease| lease.ip.is_ipv4() == (ip_version == 4));
         let (owned, leaked): (Vec<_>, Vec<_>) =
             of_family.partition(|lease| books.owner(lease).is_some());
