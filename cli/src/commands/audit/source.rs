@@ -13,6 +13,8 @@ use podplane_api::{
     core::{Node, Pod},
 };
 use podplane_audit::{Collector, Dump, Keep};
+use podplane_ipam::{audit::DrainingBlock, parse_cidr};
+use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
 
 use super::Args;
@@ -45,7 +47,7 @@ fn from_file(file: &Path, collector: &mut Collector) -> anyhow::Result<()> {
     collector.read(opened).with_context(name_it)
 }
 
-/// podplane's own server.
+/// podplane's own server. It also knows which blocks drain: what is outside of its node's block may be in one of those.
 async fn from_server(global: &Global, collector: &mut Collector) -> anyhow::Result<()> {
     let client = global.client()?;
     let all = podplane_client::ListParams::default();
@@ -54,6 +56,22 @@ async fn from_server(global: &Global, collector: &mut Collector) -> anyhow::Resu
     }
     for pod in client.all::<Pod>().list(&all).await?.items {
         collector.add(&pod.to_json()?);
+    }
+    for Block {
+        cidr,
+        state,
+        node_name,
+        ..
+    } in client.blocks().list().await?.blocks
+    {
+        let was_a_nodes = matches!(
+            BlockState::try_from(state),
+            Ok(BlockState::Draining | BlockState::Quarantined)
+        );
+        if was_a_nodes && let Ok(block) = parse_cidr(&cidr) {
+            let node = node_name;
+            collector.drain(DrainingBlock { node, block });
+        }
     }
     Ok(())
 }
