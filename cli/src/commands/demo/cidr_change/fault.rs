@@ -500,10 +500,21 @@ async fn stale_bridge(stage: &mut Stage, old: Option<IpNet>, new: IpNet) -> anyh
         refused.contains("already has an IP address different from"),
         "the bridge plugin refuses the old bridge",
     )?;
+    let kept = stage.run(&["node", "reset-bridge", LATE]).await?;
+    stage.show(&String::from_utf8_lossy(&kept.stderr))?;
+    stage.claim(
+        !kept.status.success(),
+        "it is not taken away from a pod that uses it",
+    )?;
     stage
         .must(&["delete", "pod", "agent-299", "--ignore-not-found"])
         .await?;
-    stage.show("now no pod uses the bridge, so it goes by itself when the next pod comes")?;
+    let reset = stage.must(&["node", "reset-bridge", LATE]).await?;
+    stage.show(if reset.is_empty() {
+        "it has gone by itself, since no pod used it any more"
+    } else {
+        &reset
+    })?;
     agents(stage).await?;
     stage
         .until("its pods run, in the new block", |seen| {
