@@ -9,9 +9,16 @@ use toml::{Table, Value};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
+/// Of the platforms that `deny.toml` has: what is built for others alone is not linked.
 fn metadata() -> Metadata {
+    let deny: Table = read("deny.toml").parse().unwrap();
+    let targets = deny["graph"]["targets"].as_array().unwrap();
+    let platforms = targets
+        .iter()
+        .map(|target| format!("--filter-platform={}", target.as_str().unwrap()));
     MetadataCommand::new()
         .current_dir(ROOT)
+        .other_options(platforms.collect::<Vec<_>>())
         .exec()
         .expect("cargo metadata")
 }
