@@ -4,13 +4,14 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use futures::future::BoxFuture;
 use podplane_api::core::{Node, Pod};
+use podplane_api::networking::ClusterCIDR;
 use podplane_client::{Cache, Client, EventRecorder};
 use podplane_ipam::{Compat, Notice, RangeConfig};
 use podplane_telemetry::tasks::TaskError;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudConfig, CloudController};
-use crate::controller::{Known, Options, RangeController};
+use crate::controller::{Known, Options, RangeController, Ranges};
 use crate::metrics::Metrics;
 use crate::upstream::Upstream;
 use crate::{Config, RunError};
@@ -71,6 +72,8 @@ pub(crate) struct Parts {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
     pub(crate) pods: Cache<Pod>,
+    /// Never synced unless they are the allocator's.
+    pub(crate) cluster_cidrs: Cache<ClusterCIDR>,
     pub(crate) events: EventRecorder,
     pub(crate) known: Arc<Known>,
     pub(crate) metrics: Metrics,
@@ -81,6 +84,8 @@ pub(crate) struct Parts {
 pub(crate) enum Chosen {
     /// Also without `--allocate-node-cidrs`: then it has no range, and only knows which node has what.
     Range(RangeConfig, Options),
+    /// From ClusterCIDRs.
+    MultiCidr(RangeConfig, Options),
     /// Beside one that only knows.
     Cloud(CloudConfig, Options),
     /// The reference's own, for `--compat`.
@@ -106,7 +111,10 @@ impl Chosen {
         }
         match config.cidr_allocator_type {
             AllocatorType::RangeAllocator => Ok(Self::Range(config.ranges()?, options)),
-            AllocatorType::MultiCidrRangeAllocator => Err(RunError::NotServed),
+            AllocatorType::MultiCidrRangeAllocator => {
+                let config = config.range_flags().validate_optional()?;
+                Ok(Self::MultiCidr(config, options))
+            }
             AllocatorType::CloudAllocator => {
                 let endpoint = config.cloud_endpoint.clone().ok_or(RunError::NoCloud)?;
                 let config = CloudConfig::new(endpoint, &config.range_flags())?;
@@ -115,10 +123,15 @@ impl Chosen {
         }
     }
 
+    /// Whether ClusterCIDRs must be known.
+    pub(crate) fn wants_cluster_cidrs(&self) -> bool {
+        matches!(self, Self::MultiCidr(..))
+    }
+
     /// Tells what the flags mean, where that may surprise.
     pub(crate) fn announce(&self) {
         match self {
-            Self::Range(ranges, _) => {
+            Self::Range(ranges, _) | Self::MultiCidr(ranges, _) => {
                 for notice in &ranges.notices {
                     tracing::warn!(%notice, "unexpected in the flags");
                 }
@@ -145,6 +158,16 @@ impl Chosen {
             Self::Range(config, options) => {
                 let controller = RangeController {
                     config,
+                    ranges: Ranges::Flags,
+                    options,
+                    parts,
+                };
+                Box::pin(controller.run(stop))
+            }
+            Self::MultiCidr(config, options) => {
+                let controller = RangeController {
+                    config,
+                    ranges: Ranges::Objects,
                     options,
                     parts,
                 };
@@ -155,6 +178,7 @@ impl Chosen {
                 // Blocks drain as with any allocator.
                 let knowing = RangeController {
                     config: RangeConfig::none(),
+                    ranges: Ranges::Flags,
                     options,
                     parts,
                 };

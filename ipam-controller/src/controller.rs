@@ -5,6 +5,7 @@
 
 mod calls;
 mod report;
+mod sets;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -69,8 +70,18 @@ struct Lost(#[source] ApiError);
 #[derive(Debug)]
 pub(crate) struct RangeController {
     pub(crate) config: RangeConfig,
+    pub(crate) ranges: Ranges,
     pub(crate) options: Options,
     pub(crate) parts: Parts,
+}
+
+/// Where ranges are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ranges {
+    /// The flags.
+    Flags,
+    /// ClusterCIDR objects; what the flags name becomes one.
+    Objects,
 }
 
 /// The shell, once all that must be known is known.
@@ -79,6 +90,8 @@ struct Shell {
     options: Options,
     parts: Parts,
     queue: std::sync::Arc<WorkQueue<String>>,
+    /// Names of ClusterCIDRs to look at.
+    sets: WorkQueue<String>,
     /// The records should be read.
     stale: Notify,
 }
@@ -91,7 +104,7 @@ impl RangeController {
     /// Another controller leads.
     pub(crate) async fn run(self, stop: CancellationToken) -> Result<(), TaskError> {
         // Calls cut off by the end are in doubt; the next process begins with lists of what they did.
-        match stop.run_until_cancelled(self.work()).await {
+        match stop.run_until_cancelled(Box::pin(self.work())).await {
             None => Ok(()),
             Some(Err(lost)) => Err(lost.into()),
             Some(Ok(never)) => match never {},
@@ -101,19 +114,37 @@ impl RangeController {
     async fn work(self) -> Result<Infallible, Lost> {
         let Self {
             config,
+            ranges,
             options,
             parts,
         } = self;
         // Before all nodes and pods are known, any block may be in use.
         tokio::join!(parts.nodes.synced(), parts.pods.synced());
         let (mut nodes, mut pods) = (parts.nodes.subscribe(), parts.pods.subscribe());
+        let mut sets = parts.cluster_cidrs.subscribe();
         let shell = Shell {
             options,
             queue: parts.metrics.queue(),
+            sets: WorkQueue::default(),
             parts,
             stale: Notify::new(),
         };
-        let mut allocator = Allocator::new(&config, shell.options.release_delay);
+        let release_delay = shell.options.release_delay;
+        let mut allocator = match ranges {
+            Ranges::Flags => Allocator::new(&config, release_delay),
+            Ranges::Objects => Allocator::without_sets(&config.service_ranges, release_delay),
+        };
+        let mut first_sets = BTreeMap::new();
+        if ranges == Ranges::Objects {
+            let made = shell.make_default(&config).await?;
+            // Blocks that nodes have are of sets that are known.
+            shell.parts.cluster_cidrs.synced().await;
+            first_sets = batch(None, || sets.try_next(), sets::observed);
+            // The watch may not have told of it yet.
+            let made = made.map(|made| (made.name().to_owned(), Some(sets::view(&made))));
+            first_sets.extend(made);
+        }
+        let made = allocator.observe_sets(first_sets);
         let records = shell.records_at_last().await;
         let first = allocator.observe(
             batch(None, || nodes.try_next(), observed),
@@ -128,6 +159,7 @@ impl RangeController {
         // What is there already is counted, as the reference does.
         shell.decide(|_| ());
         shell.parts.metrics.sample();
+        shell.tell(made);
         shell.tell(first);
         shell.tell(taken);
         let observing = async {
@@ -136,6 +168,11 @@ impl RangeController {
                 let (node, pod) = tokio::select! {
                     change = nodes.next() => (Some(change), None),
                     change = pods.next() => (None, Some(change)),
+                    change = sets.next() => {
+                        let sets = batch(Some(change), || sets.try_next(), sets::observed);
+                        shell.learn(|allocator| allocator.observe_sets(sets));
+                        continue;
+                    }
                 };
                 let nodes = batch(node, || nodes.try_next(), observed);
                 // What is known of pods counts before a block is free.
@@ -149,6 +186,7 @@ impl RangeController {
         tokio::select! {
             never = observing => never,
             never = shell.keep_reading() => never,
+            never = shell.keep_sets() => never,
             ended = working => match ended {
                 Ok(_) => std::future::pending().await,
                 Err(lost) => Err(lost),
@@ -349,6 +387,7 @@ fn view(node: &Node) -> NodeView {
         pod_cidrs: listed
             .or_else(|| single().map(|cidr| vec![cidr]))
             .unwrap_or_default(),
+        labels: node.metadata.labels.clone().unwrap_or_default(),
         deleting: node.is_deleting(),
         condition: crate::condition::of(node),
     }

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use podplane_api::core::{Node, Pod};
+use podplane_api::networking::ClusterCIDR;
 use podplane_client::{
     Client, Endpoint, EventRecorder, ListParams, PatchFaults,
     endpoint::EndpointError,
@@ -188,9 +189,6 @@ pub enum RunError {
         "--cidr-allocator-type is set to 'CloudAllocator' but cloud provider is not configured"
     )]
     NoCloud,
-    /// An allocator that is not built in; so says the reference since 1.31.
-    #[error("invalid CIDR allocator type: MultiCIDRRangeAllocator")]
-    NotServed,
     /// The apiserver's address or its TLS material.
     #[error("prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
@@ -218,6 +216,7 @@ pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result
 async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     let allocator = allocators::Chosen::new(&config)?;
     allocator.announce();
+    let wants_cluster_cidrs = allocator.wants_cluster_cidrs();
     let client = Client::connect(&config.server)?.with_patch_faults(config.inject_patch.clone());
     let listener = Listener::bind(&config.listen).await?;
     if let Some(path) = &config.address_file {
@@ -229,13 +228,18 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let metrics = metrics::Metrics::new();
     let (nodes, follow_nodes) = reflector(client.all::<Node>(), ListParams::default());
     let (pods, follow_pods) = reflector(client.all::<Pod>(), ListParams::default());
+    let (cluster_cidrs, follow_cluster_cidrs) =
+        reflector(client.all::<ClusterCIDR>(), ListParams::default());
     let (events, write_events) = EventRecorder::new(client, COMPONENT, "");
 
     let (synced_nodes, synced_pods) = (nodes.clone(), pods.clone());
+    let synced_cluster_cidrs = cluster_cidrs.clone();
     let ready = move || {
+        let cluster_cidrs = !wants_cluster_cidrs || synced_cluster_cidrs.is_synced();
         vec![
             ("nodes", synced_nodes.is_synced()),
             ("pods", synced_pods.is_synced()),
+            ("clustercidrs", cluster_cidrs),
         ]
     };
     let http = probes::routes(metrics.registry(known.clone()), ready);
@@ -252,6 +256,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
                 client: leading.client.clone(),
                 nodes: nodes.clone(),
                 pods: pods.clone(),
+                cluster_cidrs,
                 events,
                 known,
                 metrics,
@@ -271,6 +276,10 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     };
 
     let mut tasks = Tasks::new(stop.clone());
+    if wants_cluster_cidrs {
+        let follow = until(stop.clone(), follow_cluster_cidrs);
+        tasks.spawn("ClusterCIDR watch", follow);
+    }
     tasks.spawn("node watch", until(stop.clone(), follow_nodes));
     tasks.spawn("pod watch", until(stop.clone(), follow_pods));
     tasks.spawn("event writer", until(stop.clone(), write_events));

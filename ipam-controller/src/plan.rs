@@ -9,6 +9,7 @@ mod former;
 #[cfg(test)]
 mod model;
 mod occupancy;
+mod sets;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -26,6 +27,8 @@ use former::Formers;
 pub use former::Phase;
 use occupancy::Occupancy;
 pub use occupancy::PodView;
+pub use sets::SetView;
+use sets::Sets;
 use waiting::Waiting;
 pub use work::{
     Assignment, Change, Foreign, Outcome, Problem, Record, Remains, Standing, Starved, Update,
@@ -41,6 +44,8 @@ pub struct NodeView {
     pub resource_version: String,
     /// `spec.podCIDRs`, as it is written there.
     pub pod_cidrs: Vec<String>,
+    /// `metadata.labels`; ClusterCIDRs may select it by them.
+    pub labels: BTreeMap<String, String>,
     /// It has a deletion timestamp: it keeps what it has and is given nothing.
     pub deleting: bool,
     /// The message of its condition that says that its blocks are foreign, if it has that.
@@ -58,6 +63,7 @@ struct Left {
 #[derive(Debug)]
 pub struct Allocator {
     blocks: NodeBlocks,
+    sets: Sets,
     /// Without a range nothing is given and nothing is judged; blocks are only known, and those of gone nodes released.
     allocates: bool,
     release_delay: Duration,
@@ -71,6 +77,7 @@ pub struct Allocator {
 struct Known {
     uid: String,
     resource_version: String,
+    labels: BTreeMap<String, String>,
     deleting: bool,
     state: State,
     /// What is wrong with its blocks.
@@ -98,12 +105,23 @@ impl Allocator {
     pub fn new(config: &RangeConfig, release_delay: Duration) -> Self {
         Self {
             blocks: NodeBlocks::new(config),
+            sets: Sets::default(),
             allocates: !config.ranges.is_empty(),
             release_delay,
             nodes: BTreeMap::new(),
             waiting: Waiting::default(),
             formers: Formers::default(),
             occupancy: Occupancy::default(),
+        }
+    }
+
+    /// The same without a range: those come with [`Allocator::observe_sets`].
+    #[must_use]
+    pub fn without_sets(service_ranges: &[IpNet], release_delay: Duration) -> Self {
+        Self {
+            blocks: NodeBlocks::without_sets(service_ranges),
+            allocates: true,
+            ..Self::new(&RangeConfig::none(), release_delay)
         }
     }
 
@@ -178,6 +196,7 @@ impl Allocator {
         }
         self.unused(left, &mut out);
         self.wake(&mut out);
+        self.empty_sets(&mut out);
         out
     }
 
@@ -288,6 +307,7 @@ impl Allocator {
             Change::Quarantine(_) | Change::Release => self.gone(node, uid, *net, &mut out),
         }
         self.wake(&mut out);
+        self.empty_sets(&mut out);
         out
     }
 
@@ -327,6 +347,13 @@ impl Allocator {
             .or_insert_with(|| Known::new(&view.uid));
         known.resource_version = view.resource_version;
         known.deleting = view.deleting;
+        if known.labels != view.labels {
+            known.labels = view.labels;
+            if self.sets.select() {
+                // There may be one for it now.
+                self.waiting.remove(name);
+            }
+        }
         known.condition = view.condition;
         // Blocks are never taken out of a spec, so a view without those that were written is an old one.
         if !view.pod_cidrs.is_empty() && known.state != State::Assigned(view.pod_cidrs.clone()) {
@@ -351,6 +378,7 @@ impl Allocator {
             uid,
             state: State::Assigned(pod_cidrs),
             problems,
+            labels,
             ..
         }) = self.nodes.get_mut(name)
         else {
@@ -358,13 +386,18 @@ impl Allocator {
         };
         let owner = Owner::new(uid, name);
         let before = std::mem::take(problems);
+        let mut nets = Vec::new();
         for text in pod_cidrs {
-            match parse_cidr(text).map(|net| (net.trunc(), self.blocks.adopt(&owner, net))) {
-                Ok((_, Adoption::Assigned)) => {}
-                Ok((net, Adoption::Foreign(misfit))) => {
-                    problems.push(Problem::Misfit { net, misfit });
-                }
+            match parse_cidr(text) {
+                Ok(net) => nets.push(net.trunc()),
                 Err(invalid) => problems.push(Problem::Unreadable(invalid)),
+            }
+        }
+        let matched = self.sets.matched(name, labels);
+        let adopted = self.blocks.adopt_from(&owner, &nets, matched);
+        for (net, adoption) in nets.into_iter().zip(adopted) {
+            if let Adoption::Foreign(misfit) = adoption {
+                problems.push(Problem::Misfit { net, misfit });
             }
         }
         if !self.allocates {
@@ -468,6 +501,7 @@ impl Known {
         Self {
             uid: uid.to_owned(),
             resource_version: String::new(),
+            labels: BTreeMap::new(),
             deleting: false,
             state: State::Bare,
             problems: Vec::new(),

@@ -1,8 +1,10 @@
 //! `node`: gives the running cluster another node, takes one away, or removes what an earlier block left on one.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Context as _;
+use podplane_api::{core::Node, meta::ObjectMeta, names};
+use podplane_client::{Client, DeleteParams};
 use podplane_proto::cluster::{AddNodeRequest, RemoveNodeRequest};
 
 use super::reset_bridge;
@@ -29,7 +31,7 @@ pub(crate) struct Args {
 enum Change {
     /// Make nodes: their network, their CRI servers and their kubelets, which register them
     #[command(
-        after_help = "Examples:\n  podplane node add edge-1\n  podplane node add --network ledger bulk-1 bulk-2 bulk-3"
+        after_help = "Examples:\n  podplane node add edge-1\n  podplane node add --network ledger bulk-1 bulk-2 bulk-3\n  podplane node add --label zone=a edge-2"
     )]
     Add {
         /// The new nodes' names
@@ -39,6 +41,10 @@ enum Change {
         /// Whether their pods get real interfaces; auto: as those of the cluster. Nodes that get none and are added together share processes
         #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
         network: Network,
+
+        /// A label of theirs; repeat it for several. It is there before they are given blocks
+        #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+        labels: Vec<(String, String)>,
     },
     /// End a node: its pods' sandboxes, its processes, its Node object, its network and its files
     #[command(after_help = "Example:\n  podplane node remove node-2")]
@@ -51,7 +57,8 @@ enum Change {
 
 /// What the supervisor is asked for.
 enum Request {
-    Add(AddNodeRequest),
+    /// With labels for the nodes.
+    Add(AddNodeRequest, Vec<(String, String)>),
     Remove(RemoveNodeRequest),
 }
 
@@ -60,12 +67,16 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     dir.running()?.with_context(|| not_running(&dir))?;
     let (names, request) = match args.change {
         Change::ResetBridge(args) => return reset_bridge::run(&args, &dir),
-        Change::Add { names, network } => {
+        Change::Add {
+            names,
+            network,
+            labels,
+        } => {
             let request = AddNodeRequest {
                 names: names.clone(),
                 network: name_of(&network),
             };
-            (names, Request::Add(request))
+            (names, Request::Add(request, labels))
         }
         Change::Remove { name } => {
             let request = RemoveNodeRequest { name: name.clone() };
@@ -75,7 +86,17 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     block_on(async {
         let mut control = control::client(&dir)?;
         let done = match request {
-            Request::Add(request) => control.add_node(request).await.map(|_| "added"),
+            Request::Add(request, labels) => {
+                let made = match labels.is_empty() {
+                    true => Vec::new(),
+                    false => register(&global.client()?, &names, labels).await?,
+                };
+                let added = control.add_node(request).await;
+                if added.is_err() && !made.is_empty() {
+                    unregister(&global.client()?, &made).await;
+                }
+                added.map(|_| "added")
+            }
             Request::Remove(request) => control.remove_node(request).await.map(|_| "removed"),
         };
         let done = done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
@@ -84,4 +105,53 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             .try_for_each(|name| output::line(format_args!("node/{name} {done}")))?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or("a label is KEY=VALUE, such as zone=a")?;
+    let broken = names::qualified_name(key)
+        .into_iter()
+        .chain(names::label_value(value));
+    match broken.collect::<Vec<_>>().as_slice() {
+        [] => Ok((key.to_owned(), value.to_owned())),
+        rules => Err(rules.join("; ")),
+    }
+}
+
+/// Makes the Node objects, with their labels; a kubelet takes over what is there. Without that, a node may have been given a block by the time it has a label.
+async fn register(
+    client: &Client,
+    names: &[String],
+    labels: Vec<(String, String)>,
+) -> anyhow::Result<Vec<String>> {
+    let labels: BTreeMap<String, String> = labels.into_iter().collect();
+    let mut made = Vec::new();
+    for name in names {
+        let node = Node {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                labels: Some(labels.clone()),
+                ..ObjectMeta::default()
+            },
+            ..Node::default()
+        };
+        if let Err(error) = client.all().create(&node).await {
+            unregister(client, &made).await;
+            return Err(error.into());
+        }
+        made.push(name.clone());
+    }
+    Ok(made)
+}
+
+/// Nodes that come to nothing.
+async fn unregister(client: &Client, made: &[String]) {
+    for name in made {
+        let nodes = client.all::<Node>();
+        if let Err(error) = nodes.delete(name, &DeleteParams::default()).await {
+            tracing::warn!(node = name, %error, "Node object left behind");
+        }
+    }
 }

@@ -259,7 +259,15 @@ impl NodeBlocks {
     /// overlaps included, becomes foreign. Repeating it is harmless, and a foreign block whose reason is gone
     /// becomes an assigned one.
     pub fn adopt(&mut self, owner: &Owner, net: IpNet) -> Adoption {
-        let home = self.home(&[net], |_| None).into_iter().next().flatten();
+        // By far the most common is one set, and there are many nodes at the start.
+        let home = match self.sets.len() {
+            1 => self
+                .sets
+                .iter()
+                .find(|(_, set)| set.fits(&net))
+                .map(|(id, _)| *id),
+            _ => self.home(&[net], |_| None).into_iter().next().flatten(),
+        };
         self.adopt_into(owner, net.trunc(), home)
     }
 
@@ -414,12 +422,6 @@ impl NodeBlocks {
 
     /// The set that each of a node's blocks is of.
     fn home(&self, nets: &[IpNet], matched: impl Fn(&str) -> Option<usize>) -> Vec<Option<SetId>> {
-        // By far the most common, and there are many nodes at the start.
-        if self.sets.len() == 1 {
-            let fits = |net| self.sets.iter().find(|(_, set)| set.fits(net));
-            let homes = nets.iter().map(|net| fits(net).map(|(id, _)| *id));
-            return homes.collect();
-        }
         let mut order = self.ranked(matched);
         let mut others: Vec<&SetId> = self.sets.keys().filter(|id| !order.contains(id)).collect();
         others.sort_by_key(|id| {

@@ -298,6 +298,28 @@ pub enum RangeConfigError {
 }
 
 impl RangeFlags {
+    /// The same where `--cluster-cidr` may be absent, since ranges can come later.
+    ///
+    /// # Errors
+    ///
+    /// As [`RangeFlags::validate`].
+    pub fn validate_optional(&self) -> Result<RangeConfig, RangeConfigError> {
+        if !self.cluster_cidr.trim().is_empty() {
+            return self.validate();
+        }
+        let texts: Vec<&str> = self.service_cluster_ip_range.split(',').collect();
+        if texts.len() > 2 {
+            return Err(RangeConfigError::TooManyServiceRanges);
+        }
+        let mut notices = Vec::new();
+        let service_ranges = parse_service_ranges(&texts, &mut notices)?;
+        Ok(RangeConfig {
+            ranges: Vec::new(),
+            service_ranges,
+            notices,
+        })
+    }
+
     /// Checks the flags in the reference's order, so that of several mistakes the same one is reported.
     ///
     /// # Errors

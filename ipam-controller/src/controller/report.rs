@@ -1,6 +1,6 @@
 //! What people are told: events under the reference's names, and the log.
 
-use podplane_api::{core::Node, meta::ObjectMeta};
+use podplane_api::{core::Node, meta::ObjectMeta, networking::ClusterCIDR};
 use podplane_client::events::EventType;
 
 use super::Shell;
@@ -15,6 +15,8 @@ impl Shell {
             fits,
             draining,
             released,
+            sets,
+            unusable,
         } = outcome;
         for remains in &draining {
             told(remains, "draining node block of a node that is gone");
@@ -36,8 +38,15 @@ impl Shell {
             let message = "the node's blocks fit the configuration now".to_owned();
             self.event((node, uid), EventType::Normal, "PodCIDRFits", message);
         }
+        for (set, uid, why) in &unusable {
+            tracing::warn!(cluster_cidr = set, uid, why, "ClusterCIDR cannot be used");
+            self.set_event((set, uid), EventType::Warning, "CIDRSetFailed", why.clone());
+        }
         for name in look {
             self.queue.add(name);
+        }
+        for set in sets {
+            self.sets.add(set);
         }
     }
 
@@ -74,25 +83,38 @@ impl Shell {
         self.event((node, uid), EventType::Warning, reason, message);
     }
 
-    fn event(
-        &self,
-        (node, uid): (&str, &str),
-        r#type: EventType,
-        reason: &'static str,
-        message: String,
-    ) {
-        let metadata = ObjectMeta {
-            name: Some(node.to_owned()),
-            uid: Some(uid.to_owned()),
-            ..ObjectMeta::default()
-        };
+    fn event(&self, node: (&str, &str), r#type: EventType, reason: &'static str, message: String) {
         let about = Node {
-            metadata,
+            metadata: metadata(node),
             ..Node::default()
         };
         self.parts
             .events
             .record(&about, r#type, reason, "", message);
+    }
+
+    pub(super) fn set_event(
+        &self,
+        set: (&str, &str),
+        r#type: EventType,
+        reason: &'static str,
+        message: String,
+    ) {
+        let about = ClusterCIDR {
+            metadata: metadata(set),
+            ..ClusterCIDR::default()
+        };
+        self.parts
+            .events
+            .record(&about, r#type, reason, "", message);
+    }
+}
+
+fn metadata((name, uid): (&str, &str)) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectMeta::default()
     }
 }
 

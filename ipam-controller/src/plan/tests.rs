@@ -1,3 +1,5 @@
+mod sets;
+
 use serde::Deserialize;
 
 use podplane_api::jiff::Timestamp;
@@ -26,8 +28,7 @@ fn view(uid: &str, pod_cidrs: &[&str]) -> NodeView {
         uid: uid.to_owned(),
         resource_version: "1".to_owned(),
         pod_cidrs: pod_cidrs.iter().map(ToString::to_string).collect(),
-        deleting: false,
-        condition: None,
+        ..NodeView::default()
     }
 }
 
@@ -42,6 +43,8 @@ struct Plan {
     released: Vec<Remains>,
     updates: Vec<(String, Change)>,
     conditions: Vec<(String, Option<String>)>,
+    sets: Vec<String>,
+    unusable: Vec<String>,
     again: Option<Timestamp>,
 }
 
@@ -170,7 +173,12 @@ impl Plan {
             fits,
             draining,
             released,
+            sets,
+            unusable,
         } = outcome;
+        self.sets.extend(sets);
+        self.unusable
+            .extend(unusable.into_iter().map(|(_, _, why)| why));
         self.foreign.extend(foreign);
         self.fits.extend(fits.into_iter().map(|(name, _)| name));
         self.draining.extend(draining);

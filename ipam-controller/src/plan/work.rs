@@ -22,6 +22,10 @@ pub struct Outcome {
     pub draining: Vec<Remains>,
     /// What nodes that are gone have left, and anybody may have now.
     pub released: Vec<Remains>,
+    /// Names of ClusterCIDRs to look at.
+    pub sets: Vec<String>,
+    /// Name and UID of ClusterCIDRs that give no blocks, and why.
+    pub unusable: Vec<(String, String, String)>,
 }
 
 /// What to do for a node.
@@ -322,7 +326,9 @@ impl Allocator {
             return;
         };
         if let State::Bare = known.state {
-            match self.blocks.allocate(&Owner::new(&known.uid, name)) {
+            let owner = Owner::new(&known.uid, name);
+            let matched = self.sets.matched(name, &known.labels);
+            match self.blocks.allocate_from(&owner, matched) {
                 Ok(pod_cidrs) => known.state = State::Reserved(pod_cidrs),
                 Err(error) => {
                     let uid = known.uid.clone();

@@ -9,6 +9,7 @@ mod audit;
 mod cni;
 mod fixture;
 mod host_local;
+mod ipam;
 mod process;
 mod report;
 mod sandbox;
@@ -38,6 +39,8 @@ pub(crate) enum What {
     ///
     /// Needs root, or a kernel that allows user namespaces to everybody; a C compiler; iptables for the row `masq`.
     Cni(Options<cni::Row>),
+    /// The allocator of node blocks: its index of free blocks, and the ledger of who holds what. Needs nothing.
+    Ipam(Options<ipam::Row>),
 }
 
 #[derive(Debug, Args)]
@@ -72,6 +75,7 @@ pub(crate) fn run(what: &What) -> Result<()> {
         What::Apiserver(options) => apiserver::run(options),
         What::Audit(options) => audit::run(options),
         What::Cni(options) => cni::run(options),
+        What::Ipam(options) => ipam::run(options),
     }
 }
 

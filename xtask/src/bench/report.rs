@@ -13,6 +13,8 @@ pub(super) enum Unit {
     /// So many of these.
     PerSecond(&'static str),
     Kibibytes,
+    Nanoseconds,
+    Bytes,
 }
 
 /// What a ratio must be.
@@ -112,6 +114,8 @@ impl Line {
     fn amount(&self, value: f64) -> String {
         match self.unit {
             Unit::Milliseconds => format!("{value} ms"),
+            Unit::Nanoseconds => format!("{value:.0} ns"),
+            Unit::Bytes => format!("{value:.1} B"),
             Unit::Seconds => format!("{value:.1} s"),
             Unit::PerSecond(what) => format!("{value:.0} {what}/s"),
             Unit::Kibibytes if value < 100.0 => format!("{value:.2} KiB"),

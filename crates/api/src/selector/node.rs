@@ -1,7 +1,10 @@
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use super::LabelSelector;
 use crate::{Object as _, core};
+
+/// Labels by their key.
+type Labels = BTreeMap<String, String>;
 
 /// A selector of nodes, read once: by their labels, and by their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +19,14 @@ struct Term {
 impl NodeSelector {
     /// Whether it selects the node. One term is enough.
     pub fn matches(&self, node: &core::Node) -> bool {
-        self.0.iter().any(|term| term.matches(node))
+        let labels = node.metadata.labels.as_ref();
+        self.0.iter().any(|term| term.matches(node.name(), labels))
     }
 
-    /// How many requirements the terms have that select the node; `None` if no term does.
-    pub fn requirements_met(&self, node: &core::Node) -> Option<usize> {
-        let met = self.0.iter().filter(|term| term.matches(node));
+    /// How many requirements the terms have that select the node of that name with these labels; `None` if no term does.
+    pub fn requirements_met(&self, name: &str, labels: &Labels) -> Option<usize> {
+        let selects = |term: &&Term| term.matches(name, Some(labels));
+        let met = self.0.iter().filter(selects);
         met.map(|term| term.labels.len() + term.fields.len())
             .reduce(|sum, count| sum + count)
     }
@@ -29,10 +34,9 @@ impl NodeSelector {
 
 impl Term {
     /// All requirements must hold. A term without any selects no node.
-    fn matches(&self, node: &core::Node) -> bool {
-        let labels = node.metadata.labels.as_ref();
+    fn matches(&self, name: &str, labels: Option<&Labels>) -> bool {
         let label = |key: &str| labels?.get(key).map(String::as_str);
-        let field = |key: &str| (key == "metadata.name").then(|| node.name());
+        let field = |key: &str| (key == "metadata.name").then_some(name);
         !(self.labels.is_empty() && self.fields.is_empty())
             && self.labels.matches_by(label)
             && self.fields.matches_by(field)
@@ -73,7 +77,8 @@ mod tests {
         let labels = json!({"zone": "a", "size": "5", "empty": ""});
         let metadata = json!({"name": "node1", "labels": labels});
         let node: core::Node = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-        let met = selector(terms).requirements_met(&node);
+        let labels = node.metadata.labels.as_ref().unwrap();
+        let met = selector(terms).requirements_met(node.name(), labels);
         assert_eq!(selector(terms).matches(&node), met.is_some());
         met
     }

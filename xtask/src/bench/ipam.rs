@@ -1,0 +1,141 @@
+//! `cargo xtask bench ipam`: what the bench programs of `crates/ipam` measure, and what was promised of it. The reference is not at hand as a program: its figures are those that
+//! were measured of it on two such cores.
+
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use super::{
+    Options, circumstances, finish, name, note,
+    report::{Goal, Line, Unit},
+    stats::Pairs,
+};
+use crate::build;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Row {
+    /// from empty to full, 65,536 blocks
+    Fill,
+    /// with one block in 65,536 free
+    OneFree,
+    /// 65,536 texts parsed and occupied
+    StartIndex,
+    /// the same into the ledger, with the node that holds each
+    Start,
+    /// a node's block from empty to full, ledger included
+    Allocate,
+    /// memory of the index of 16,777,216 blocks, full
+    MemoryIndex,
+    /// the same with every other block free
+    MemoryFragmented,
+    /// memory for each of 16,777,216 blocks in use, nodes included
+    MemoryOwner,
+    /// memory for each of 131,072 blocks of 65,536 dual-stack nodes
+    MemoryOwnerDual,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    #[serde(flatten)]
+    pairs: Pairs,
+}
+
+/// Measures.
+pub(super) fn run(options: &Options<Row>) -> Result<()> {
+    let mut lines = Vec::new();
+    for row in options.rows() {
+        note(&format!("{} …", name(row)));
+        lines.push(row.line(measure(row)));
+    }
+    let text = format!(
+        "{} Times are medians of 30 rounds.",
+        circumstances("nothing", &build::root())?
+    );
+    finish("ipam", &text, &lines, options.write)
+}
+
+/// A process of its own, so that no row finds what another has left.
+fn measure(row: Row) -> Result<Pairs> {
+    let memory = name(row).starts_with("memory");
+    let bench = if memory { "memory" } else { "time" };
+    let mut cargo = build::cargo();
+    cargo.args([
+        "bench",
+        "--quiet",
+        "--package",
+        "podplane-ipam",
+        "--bench",
+        bench,
+    ]);
+    let output = cargo
+        .args(["--", &name(row)])
+        .stderr(Stdio::inherit())
+        .output();
+    let output = output.context("start cargo bench")?;
+    if !output.status.success() {
+        bail!("cargo bench: {}", output.status);
+    }
+    let said: Said = serde_json::from_slice(&output.stdout).context("what the bench says")?;
+    Ok(said.pairs)
+}
+
+impl Row {
+    fn line(self, measured: Result<Pairs>) -> Line {
+        use Goal::AtMost;
+        let (what, unit, goal) = match self {
+            Self::Fill => (
+                "allocate a block, empty to full, 65,536 blocks (index; the reference: 510 ns)",
+                Unit::Nanoseconds,
+                AtMost(50.0),
+            ),
+            Self::OneFree => (
+                "free and allocate the one free block in 65,536 (index; the reference: 0.88 ms)",
+                Unit::Nanoseconds,
+                AtMost(150.0),
+            ),
+            Self::StartIndex => (
+                "parse and occupy 65,536 at start (index; the reference: 56 ms)",
+                Unit::Milliseconds,
+                AtMost(10.0),
+            ),
+            Self::Start => (
+                "the same with the ledger of who holds each",
+                Unit::Milliseconds,
+                Goal::None,
+            ),
+            Self::Allocate => (
+                "give a node a block, empty to full, 65,536 nodes, with the ledger",
+                Unit::Nanoseconds,
+                Goal::None,
+            ),
+            Self::MemoryIndex => (
+                "index of 10.0.0.0/8 in /32 (16,777,216 blocks), full",
+                Unit::Kibibytes,
+                AtMost(4096.0),
+            ),
+            Self::MemoryFragmented => (
+                "the same, every other block free",
+                Unit::Kibibytes,
+                AtMost(4096.0),
+            ),
+            Self::MemoryOwner => (
+                "index, ledger, UIDs and names for each of those blocks, all in use",
+                Unit::Bytes,
+                AtMost(64.0),
+            ),
+            Self::MemoryOwnerDual => (
+                "the same for each of 131,072 blocks of 65,536 dual-stack nodes",
+                Unit::Bytes,
+                AtMost(64.0),
+            ),
+        };
+        Line {
+            what: what.to_owned(),
+            unit,
+            goal,
+            measured,
+        }
+    }
+}
