@@ -74,10 +74,13 @@ pub struct Past {
 impl Troubles {
     /// How long the answer takes.
     pub fn delay(&self, random: &mut impl Rng) -> Duration {
-        let jitter = self
-            .jitter
-            .map(|most| most.mul_f64(random.random_range(0.0..=1.0)));
-        self.latency.unwrap_or_default() + jitter.unwrap_or_default()
+        let jitter = self.jitter.map(|most| {
+            let seconds = most.as_secs_f64() * random.random_range(0.0..=1.0);
+            // The longest of all may be rounded up to what is none.
+            Duration::try_from_secs_f64(seconds).unwrap_or(most)
+        });
+        let latency = self.latency.unwrap_or_default();
+        latency.saturating_add(jitter.unwrap_or_default())
     }
 
     /// What becomes of a call for the instance that comes at `now`.
@@ -104,7 +107,7 @@ impl Troubles {
             .first_asked
             .entry(provider_id.to_owned())
             .or_insert(now);
-        if now < first + late {
+        if now.saturating_duration_since(first) < late {
             Fate::WithoutRanges
         } else {
             Fate::Answered
@@ -186,6 +189,20 @@ mod tests {
         ];
         use Fate::{Answered as A, WithoutRanges as W};
         assert_eq!(fates(&troubles, &calls), [W, W, W, A, W, A]);
+    }
+
+    #[test]
+    fn what_takes_for_ever_is_no_overflow() {
+        let troubles = Troubles {
+            latency: Some(Duration::MAX),
+            jitter: Some(Duration::MAX),
+            late_ranges: Some(Duration::MAX),
+            ..Troubles::default()
+        };
+        let mut random = StdRng::seed_from_u64(1);
+        assert_eq!(troubles.delay(&mut random), Duration::MAX);
+        let calls = [(0, "a"), (1000, "a")];
+        assert_eq!(fates(&troubles, &calls), [Fate::WithoutRanges; 2]);
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl LeaderElection {
         if lease_duration <= renew_deadline {
             return refuse("leaseDuration must be greater than renewDeadline");
         }
-        if renew_deadline <= retry_period.mul_f64(JITTER_FACTOR) {
+        if renew_deadline <= times(retry_period, JITTER_FACTOR) {
             return refuse("renewDeadline must be greater than retryPeriod*JitterFactor");
         }
         if lease_duration < Duration::from_secs(1) {
@@ -218,6 +218,11 @@ impl LeaderElection {
             election: Some(election),
         })
     }
+}
+
+/// So many times as long, or the longest there is.
+fn times(duration: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(duration.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
 /// As client-go's users make it.
@@ -281,7 +286,7 @@ impl Election {
                 }
             }
             let jitter = 1.0 + rand::random::<f64>() * JITTER_FACTOR;
-            sleep(self.retry_period.mul_f64(jitter)).await;
+            sleep(times(self.retry_period, jitter)).await;
         }
     }
 
@@ -470,5 +475,17 @@ impl Election {
                 format!("no answer within {limit:?}"),
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_that_is_too_long_is_the_longest() {
+        let two = Duration::from_secs(2);
+        assert_eq!(times(two, JITTER_FACTOR), Duration::from_millis(2400));
+        assert_eq!(times(Duration::MAX, JITTER_FACTOR), Duration::MAX);
     }
 }
