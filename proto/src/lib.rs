@@ -7,6 +7,7 @@
 
 #![warn(missing_docs)]
 
+pub mod blocks;
 pub mod codec;
 pub mod error;
 pub mod fence;

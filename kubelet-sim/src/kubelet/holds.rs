@@ -2,7 +2,7 @@
 //!
 //! A deleted Node's block drains: the API server keeps its record until no pod has an address of it, and for a while if the Node said that addresses were in use. Pods
 //! can be gone before their sandboxes are (`kubectl delete pod --force`), so for that while the kubelet says again and again that it is not
-//! over, and then that it is. A kubelet that is silent for [`HELD`] is taken for gone with its sandboxes, as Kubernetes takes a node for gone
+//! over, and then that it is. A kubelet that is silent for [`HELD_SECONDS`] is taken for gone with its sandboxes, as Kubernetes takes a node for gone
 //! whose lease is as old.
 
 use std::{
@@ -16,9 +16,12 @@ use std::{
 
 use ipnet::IpNet;
 use podplane_api::{Object as _, core::Node as NodeObject};
-use podplane_client::{ApiError, Cache, Change};
+use podplane_client::{ApiError, Cache, Change, Reason, answered};
 use podplane_cni::host_local;
-use podplane_proto::ipam::{BlockState, BlockUpdate, block_update};
+use podplane_proto::{
+    blocks::{HELD_SECONDS, MAX_UPDATES},
+    ipam::{BlockState, BlockUpdate, block_update},
+};
 use tokio::{
     task,
     time::{Instant, sleep_until},
@@ -28,16 +31,12 @@ use tokio_util::sync::CancellationToken;
 use super::node::{Node, NodeError};
 use crate::cri::sandboxes::chain;
 
-/// For how long a block is held each time, in seconds.
-const HELD: u32 = 40;
 /// How often that is said.
 const RENEW: Duration = Duration::from_secs(10);
 /// How often it is looked whether the last sandbox is gone.
 const LOOK: Duration = Duration::from_secs(1);
 /// Nodes that are deleted within this time are looked at together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// Updates in one call.
-const MAX_UPDATES: usize = 100;
 
 /// A block of an earlier Node of one of our names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +126,7 @@ impl Holds {
         let Some(any) = self.nodes.values().next() else {
             return Ok(BTreeSet::new());
         };
-        let listed = any.client.blocks().list().await?;
+        let listed = answered(any.client.blocks().list()).await?;
         let of_ours = listed.blocks.into_iter().filter(|block| {
             block.state() == BlockState::Draining && self.nodes.contains_key(&block.node_name)
         });
@@ -158,13 +157,13 @@ impl Holds {
                 node_name: block.node.clone(),
                 node_uid: block.uid.clone(),
                 change: Some(block_update::Change::HeldSeconds(if *is_held {
-                    HELD
+                    HELD_SECONDS
                 } else {
                     0
                 })),
                 ..BlockUpdate::default()
             });
-            let answers = any.client.blocks().update(updates.collect()).await?;
+            let answers = answered(any.client.blocks().update(updates.collect())).await?;
             for ((block, is_held), answer) in part.iter().zip(answers) {
                 let Block { node, uid, cidr } = block;
                 match answer {
@@ -186,7 +185,9 @@ impl Holds {
                         );
                         blocks.remove(block);
                     }
-                    Err(error) if error.is_unavailable() => return Err(error),
+                    Err(error) if !is_over(&error) => {
+                        tracing::debug!(node, uid, cidr, %error, "block of a deleted node not held; trying again");
+                    }
                     Err(error) => {
                         tracing::info!(node, uid, cidr, %error, "block of a deleted node is not kept any more");
                         blocks.remove(block);
@@ -210,6 +211,14 @@ impl Holds {
             }
         }
     }
+}
+
+/// Whether the block does not drain any more, so that there is nothing to hold. Any other error may pass.
+fn is_over(error: &ApiError) -> bool {
+    matches!(
+        error.reason,
+        Reason::NotFound | Reason::Conflict | Reason::InUse
+    )
 }
 
 impl Node {
@@ -246,4 +255,25 @@ fn leases_below(networks: &std::path::Path) -> io::Result<Vec<(IpAddr, String)>>
         leases.extend(used.into_iter().map(|lease| (lease.ip, lease.container_id)));
     }
     Ok(leases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_held_until_the_record_says_otherwise() {
+        let over = |reason| is_over(&ApiError::new(reason, ""));
+        for reason in [Reason::NotFound, Reason::Conflict, Reason::InUse] {
+            assert!(over(reason), "{reason:?}");
+        }
+        for reason in [
+            Reason::InternalError,
+            Reason::Timeout,
+            Reason::ServiceUnavailable,
+            Reason::Forbidden,
+        ] {
+            assert!(!over(reason), "{reason:?}");
+        }
+    }
 }

@@ -468,7 +468,7 @@ impl Node {
         &self,
         node: Arc<NodeObject>,
         network: &Network,
-        quiet: Option<RwLockWriteGuard<'_, Option<String>>>,
+        mut quiet: Option<RwLockWriteGuard<'_, Option<String>>>,
         reporter: &mut Reporter,
     ) -> Result<(), NodeError> {
         let nodes = self.client.all::<NodeObject>();
@@ -479,7 +479,12 @@ impl Node {
         if none_in_use(allocated.as_ref()) && !none_in_use(present) && quiet.is_none() {
             allocated = present.cloned();
         }
-        let withdrawn = none_in_use(allocated.as_ref());
+        if let Some(announced) = &mut quiet
+            && none_in_use(allocated.as_ref())
+        {
+            // Before the write, which may be carried out without an answer.
+            **announced = None;
+        }
         let wanted = [
             (POD_IPS_ALLOCATED, allocated),
             (POD_RANGES, node_status::ranges(network)),
@@ -497,11 +502,7 @@ impl Node {
             let updated = nodes.update(&node).await;
             node = updated.map_err(NodeError::api("annotate the node"))?;
         }
-        if let Some(mut announced) = quiet
-            && withdrawn
-        {
-            *announced = None;
-        }
+        drop(quiet);
         let status = node_status::status(
             &self.machine,
             network,
