@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use podplane_api::core::{Node, Pod};
 use podplane_api::networking::ClusterCIDR;
 use podplane_client::{Cache, Client, EventRecorder};
-use podplane_ipam::{Compat, Notice, RangeConfig};
+use podplane_ipam::{ClusterRange, Compat, Generation, Notice, RangeConfig};
 use podplane_telemetry::tasks::TaskError;
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +15,9 @@ use crate::controller::{Known, Options, RangeController, Ranges};
 use crate::metrics::Metrics;
 use crate::upstream::Upstream;
 use crate::{Config, RunError};
+
+/// The API server takes no ClusterCIDR with less.
+const MIN_PER_NODE_HOST_BITS: u8 = 4;
 
 /// `--cidr-allocator-type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +70,7 @@ impl FromStr for AllocatorType {
 }
 
 /// What an allocator works with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
@@ -97,22 +100,27 @@ impl Chosen {
         let options = Options {
             release_delay: config.release_delay,
             batch: config.assign_batch_size.into(),
+            writes: true,
         };
         if !config.allocate_node_cidrs {
-            if config.compat == Compat::Gcp {
-                return Err(RunError::NotAllocating);
+            match config.compat {
+                Compat::Gcp => return Err(RunError::NotAllocating),
+                Compat::None => {}
+                compat => {
+                    tracing::warn!(%compat, "without --allocate-node-cidrs no allocator is started, as with that system; blocks are only known");
+                }
             }
             return Ok(Self::Range(config.ranges()?, options));
         }
-        if config.cidr_allocator_type == AllocatorType::RangeAllocator
-            && let Some(generation) = config.compat.generation()
-        {
+        if let Some(generation) = config.compat.generation() {
+            imitated(config.compat, config.cidr_allocator_type)?;
             return Ok(Self::Upstream(Upstream::new(generation, config)?));
         }
         match config.cidr_allocator_type {
             AllocatorType::RangeAllocator => Ok(Self::Range(config.ranges()?, options)),
             AllocatorType::MultiCidrRangeAllocator => {
                 let config = config.range_flags().validate_optional()?;
+                large_enough(&config)?;
                 Ok(Self::MultiCidr(config, options))
             }
             AllocatorType::CloudAllocator => {
@@ -176,20 +184,46 @@ impl Chosen {
             Self::Cloud(config, options) => Box::pin(async move {
                 let cloud = CloudController::new(&config, &parts)?;
                 // Blocks drain as with any allocator.
-                let knowing = RangeController {
-                    config: RangeConfig::none(),
-                    ranges: Ranges::Flags,
-                    options,
-                    parts,
-                };
+                let knowing = RangeController::knowing(options, parts);
                 let cloud = async {
                     cloud.run(stop.clone()).await;
                     Ok(())
                 };
                 tokio::try_join!(knowing.run(stop.clone()), cloud).map(drop)
             }),
-            Self::Upstream(upstream) => Box::pin(upstream.run(parts, stop)),
+            Self::Upstream(upstream) => Box::pin(async move {
+                let knowing = RangeController::knowing(Options::observing(), parts.clone());
+                let upstream = upstream.run(parts, stop.clone());
+                tokio::try_join!(knowing.run(stop.clone()), upstream).map(drop)
+            }),
         }
+    }
+}
+
+/// The other allocators are ours alone; the API server would let their mistakes through.
+fn imitated(compat: Compat, kind: AllocatorType) -> Result<(), RunError> {
+    match (kind, compat.generation()) {
+        (AllocatorType::RangeAllocator, _) | (_, None) => Ok(()),
+        // These know no other.
+        (kind, Some(Generation::G2 | Generation::G3)) => {
+            Err(InvalidAllocatorType(kind.to_string()).into())
+        }
+        (kind, Some(Generation::G1 | Generation::Gcp)) => {
+            Err(RunError::NotImitated { compat, kind })
+        }
+    }
+}
+
+/// The flags become a ClusterCIDR, which has no smaller blocks.
+fn large_enough(config: &RangeConfig) -> Result<(), RunError> {
+    let least = MIN_PER_NODE_HOST_BITS;
+    let too_small = |range: &&ClusterRange| range.family().bits() - range.node_mask() < least;
+    match config.ranges.iter().find(too_small) {
+        Some(range) => Err(RunError::BlocksTooSmall {
+            range: *range,
+            longest: range.family().bits() - least,
+        }),
+        None => Ok(()),
     }
 }
 

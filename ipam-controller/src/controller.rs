@@ -59,6 +59,19 @@ pub(crate) struct Options {
     pub(crate) release_delay: Duration,
     /// Nodes that one call gives blocks to, at most.
     pub(crate) batch: usize,
+    /// Whether anything is written and told, or only known for others to ask.
+    pub(crate) writes: bool,
+}
+
+impl Options {
+    /// Beside an allocator whose faults are to be seen, and nothing else.
+    pub(crate) fn observing() -> Self {
+        Self {
+            release_delay: Duration::ZERO,
+            batch: 1,
+            writes: false,
+        }
+    }
 }
 
 /// Who leads now is somebody else: nothing may be written any more.
@@ -97,6 +110,16 @@ struct Shell {
 }
 
 impl RangeController {
+    /// Gives nothing, and knows which node has what.
+    pub(crate) fn knowing(options: Options, parts: Parts) -> Self {
+        Self {
+            config: RangeConfig::none(),
+            ranges: Ranges::Flags,
+            options,
+            parts,
+        }
+    }
+
     /// Runs until `stop`.
     ///
     /// # Errors
@@ -372,21 +395,10 @@ fn observed(change: Change<Node>) -> (String, Option<NodeView>) {
 }
 
 fn view(node: &Node) -> NodeView {
-    let spec = node.spec.as_ref();
-    // The list is the truth; an object that has only the older field has one block.
-    let listed = spec
-        .and_then(|spec| spec.pod_cidrs.clone())
-        .filter(|cidrs| !cidrs.is_empty());
-    let single = || {
-        spec.and_then(|spec| spec.pod_cidr.clone())
-            .filter(|cidr| !cidr.is_empty())
-    };
     NodeView {
         uid: node.uid().to_owned(),
         resource_version: node.resource_version().to_owned(),
-        pod_cidrs: listed
-            .or_else(|| single().map(|cidr| vec![cidr]))
-            .unwrap_or_default(),
+        pod_cidrs: pod_ips::pod_cidrs(node).to_vec(),
         labels: node.metadata.labels.clone().unwrap_or_default(),
         deleting: node.is_deleting(),
         condition: crate::condition::of(node),

@@ -33,7 +33,7 @@ use podplane_client::{
     reflector,
 };
 use podplane_ipam::upstream::FlagError;
-use podplane_ipam::{Compat, Notice, RangeConfigError, RangeFlags};
+use podplane_ipam::{ClusterRange, Compat, Notice, RangeConfigError, RangeFlags};
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_telemetry::{
     Tasks, probes,
@@ -181,6 +181,29 @@ pub enum RunError {
     /// The fork in cloud-provider-gcp does not run without `--allocate-node-cidrs`. The text is its own.
     #[error("the AllocateNodeCIDRs is not enabled")]
     NotAllocating,
+    /// The system that `--compat` names has no such allocator. The text is its own.
+    #[error(transparent)]
+    AllocatorType(#[from] InvalidAllocatorType),
+    /// `--compat` has no such allocator of the system that it names.
+    #[error(
+        "--compat: Invalid value: \"{compat}\": imitates the RangeAllocator only, and --cidr-allocator-type is {kind}; give --compat=none, or --cidr-allocator-type=RangeAllocator"
+    )]
+    NotImitated {
+        /// `--compat`.
+        compat: Compat,
+        /// `--cidr-allocator-type`.
+        kind: AllocatorType,
+    },
+    /// A ClusterCIDR has no such small blocks.
+    #[error(
+        "--cluster-cidr: Invalid value: \"{range}\": MultiCIDRRangeAllocator gives no smaller blocks than /{longest} (perNodeHostBits 4); give a --node-cidr-mask-size, or that of the family, of at most {longest}"
+    )]
+    BlocksTooSmall {
+        /// The range.
+        range: ClusterRange,
+        /// The longest prefix of a block.
+        longest: u8,
+    },
     /// The service range takes every block.
     #[error("{0}")]
     NoBlockLeft(Notice),
@@ -334,6 +357,52 @@ mod tests {
                 .allocate_node_cidrs
         );
         assert!(parse(&["--node-cidr-mask-size=300"]).is_err());
+    }
+
+    #[test]
+    fn only_the_range_allocator_is_imitated() {
+        let refused = |compat: &str, kind: &str| {
+            let (compat, kind) = (
+                format!("--compat={compat}"),
+                format!("--cidr-allocator-type={kind}"),
+            );
+            let range = "--cluster-cidr=10.0.0.0/16";
+            let config = parse(&["--allocate-node-cidrs", range, &compat, &kind]).unwrap();
+            let chosen = allocators::Chosen::new(&config);
+            chosen.err().map(|error| error.to_string())
+        };
+        for compat in Compat::ALL {
+            assert_eq!(refused(compat.name(), "RangeAllocator"), None);
+        }
+        for kind in ["MultiCIDRRangeAllocator", "CloudAllocator"] {
+            for compat in ["upstream", "upstream-1.31", "upstream-1.32"] {
+                let want = format!("invalid CIDR allocator type: {kind}");
+                assert_eq!(refused(compat, kind), Some(want));
+            }
+            for compat in ["upstream-1.30", "gcp"] {
+                let told = refused(compat, kind).unwrap();
+                let want = format!("--compat: Invalid value: \"{compat}\": ");
+                assert!(told.starts_with(&want) && told.contains(kind), "{told}");
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_that_no_cluster_cidr_has_are_refused() {
+        let refused = |mask: &str| {
+            let config = parse(&[
+                "--allocate-node-cidrs",
+                "--cidr-allocator-type=MultiCIDRRangeAllocator",
+                "--cluster-cidr=10.0.0.0/16",
+                mask,
+            ]);
+            let chosen = allocators::Chosen::new(&config.unwrap());
+            chosen.err().map(|error| error.to_string())
+        };
+        assert_eq!(refused("--node-cidr-mask-size=28"), None);
+        let told = refused("--node-cidr-mask-size=29").unwrap();
+        assert!(told.contains("10.0.0.0/16 in blocks of /29"), "{told}");
+        assert!(told.contains("at most 28"), "{told}");
     }
 
     #[test]

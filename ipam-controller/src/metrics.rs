@@ -1,11 +1,12 @@
 //! What is counted, under the reference's names where it has one (subsystem node_ipam_controller, and the work queue's).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use ipnet::IpNet;
 use podplane_client::WorkQueue;
 use podplane_ipam::upstream::{CidrSet, Reservation};
 use podplane_ipam::{Claim, Usage};
@@ -37,12 +38,8 @@ const CLOUD_QUEUE: [(&str, &str); 1] = [("name", "cloudCIDRAllocator")];
 
 type Tries<Labels> = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// A range of `--cluster-cidr`, or one of a ClusterCIDR.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Pool {
-    set: String,
-    range: String,
-}
+/// By the name of the ClusterCIDR, empty for `--cluster-cidr`, and by range.
+type Pools = BTreeMap<String, BTreeMap<IpNet, Seen>>;
 
 #[expect(non_snake_case, reason = "labels have the reference's names")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -81,7 +78,7 @@ pub(crate) struct Metrics {
     queue: Arc<WorkQueue<String>>,
     flags: Sort<OfFlags>,
     objects: Sort<OfObject>,
-    seen: Arc<Mutex<BTreeMap<Pool, Seen>>>,
+    seen: Arc<Mutex<Pools>>,
 }
 
 impl<Labels> Sort<Labels>
@@ -205,24 +202,25 @@ impl Metrics {
         let mut seen = self.seen();
         let blocks = allocator.blocks();
         let mut pools = 0;
-        for (set, _) in blocks.sets() {
-            for usage in blocks.usage_of(&set.name) {
-                pools += 1;
-                let range = usage.range.cidr().to_string();
-                let pool = Pool {
-                    set: set.name.clone(),
-                    range,
-                };
-                let before = seen.get(&pool).map(|seen| seen.usage);
-                if before == Some(usage) {
-                    continue;
+        for (set, usage) in blocks.usage_by_set() {
+            pools += 1;
+            let range = usage.range.cidr();
+            let known = seen.get_mut(set).and_then(|set| set.get_mut(&range));
+            let before = known.as_ref().map(|seen| seen.usage);
+            if before == Some(usage) {
+                continue;
+            }
+            self.changed(set, before.as_ref(), &usage);
+            match known {
+                Some(known) => known.usage = usage,
+                None => {
+                    let growth = Growth::default();
+                    let ranges = seen.entry(set.to_owned()).or_default();
+                    ranges.insert(range, Seen { usage, growth });
                 }
-                self.changed(&pool, before.as_ref(), &usage);
-                let growth = Growth::default();
-                seen.entry(pool).or_insert(Seen { usage, growth }).usage = usage;
             }
         }
-        if pools < seen.len() {
+        if pools < seen.values().map(BTreeMap::len).sum::<usize>() {
             self.forget_gone(allocator, &mut seen);
         }
         decided
@@ -259,65 +257,62 @@ impl Metrics {
     /// Notes how full the ranges are now.
     pub(crate) fn sample(&self) {
         let now = Instant::now();
-        for Seen { usage, growth } in self.seen().values_mut() {
+        let mut seen = self.seen();
+        for Seen { usage, growth } in seen.values_mut().flat_map(BTreeMap::values_mut) {
             growth.sample(now, usage.used, usage.free);
         }
     }
 
-    fn changed(&self, pool: &Pool, before: Option<&Usage>, now: &Usage) {
-        match pool.set.as_str() {
-            "" => self.flags.changed(&pool.of_flags(), before, now),
-            _ => self.objects.changed(&pool.of_object(), before, now),
+    fn changed(&self, set: &str, before: Option<&Usage>, now: &Usage) {
+        let range = now.range.cidr();
+        match set {
+            "" => self.flags.changed(&OfFlags::new(range), before, now),
+            _ => self
+                .objects
+                .changed(&OfObject::new(set, range), before, now),
         }
     }
 
-    fn forget_gone(&self, allocator: &Allocator, seen: &mut BTreeMap<Pool, Seen>) {
-        let there: Vec<&str> = allocator
-            .blocks()
-            .sets()
-            .map(|(set, _)| set.name.as_str())
+    fn forget_gone(&self, allocator: &Allocator, seen: &mut Pools) {
+        let pools = allocator.blocks().usage_by_set();
+        let there: BTreeSet<(&str, IpNet)> = pools
+            .map(|(set, usage)| (set, usage.range.cidr()))
             .collect();
-        seen.retain(|pool, _| {
-            let stays = there.contains(&pool.set.as_str());
-            if !stays {
-                self.objects.forget(&pool.of_object());
-            }
-            stays
+        seen.retain(|set, ranges| {
+            ranges.retain(|range, _| {
+                let stays = there.contains(&(set.as_str(), *range));
+                if !stays {
+                    self.objects.forget(&OfObject::new(set, *range));
+                }
+                stays
+            });
+            !ranges.is_empty()
         });
     }
 
-    fn seen(&self) -> MutexGuard<'_, BTreeMap<Pool, Seen>> {
+    fn seen(&self) -> MutexGuard<'_, Pools> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl OfFlags {
-    fn of(set: &CidrSet) -> Self {
+    fn new(range: IpNet) -> Self {
         Self {
-            clusterCIDR: set.cluster().to_string(),
+            clusterCIDR: range.to_string(),
         }
+    }
+
+    fn of(set: &CidrSet) -> Self {
+        Self::new(set.cluster())
     }
 }
 
-impl Pool {
-    fn of_flags(&self) -> OfFlags {
-        OfFlags {
-            clusterCIDR: self.range.clone(),
+impl OfObject {
+    fn new(set: &str, range: IpNet) -> Self {
+        Self {
+            clusterCIDR: range.to_string(),
+            clusterCIDRName: set.to_owned(),
         }
-    }
-
-    fn of_object(&self) -> OfObject {
-        OfObject {
-            clusterCIDR: self.range.clone(),
-            clusterCIDRName: self.set.clone(),
-        }
-    }
-
-    fn labels(&self) -> [(&'static str, String); 2] {
-        [
-            ("clusterCIDR", self.range.clone()),
-            ("clusterCIDRName", self.set.clone()),
-        ]
     }
 }
 
@@ -422,6 +417,12 @@ impl Present {
     fn pools(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let gauge = MetricType::Gauge;
         let seen = self.metrics.seen();
+        let pools = || {
+            seen.iter().flat_map(|(set, ranges)| {
+                let of_set = ranges.iter();
+                of_set.map(|(range, seen)| (OfObject::new(set, *range), seen))
+            })
+        };
         for (name, help, count) in [
             (
                 "podplane_pool_blocks_free",
@@ -435,18 +436,18 @@ impl Present {
             ),
         ] {
             let mut family = encoder.encode_descriptor(name, help, None, gauge)?;
-            for (pool, seen) in seen.iter() {
+            for (labels, seen) in pools() {
                 let value = ConstGauge::new(count(&seen.usage));
-                value.encode(family.encode_family(&pool.labels())?)?;
+                value.encode(family.encode_family(&labels)?)?;
             }
         }
         let name = "podplane_pool_exhaustion_seconds";
         let help = "Until no block of the range is free, at the rate of the last hour; absent while it does not grow";
         let mut family = encoder.encode_descriptor(name, help, None, gauge)?;
-        for (pool, seen) in seen.iter() {
+        for (labels, seen) in pools() {
             if let Some(left) = seen.growth.left() {
                 let value = ConstGauge::new(left.as_secs_f64());
-                value.encode(family.encode_family(&pool.labels())?)?;
+                value.encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())

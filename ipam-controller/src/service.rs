@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use podplane_client::{ApiError, Reason};
-use podplane_ipam::{Block, Claim, Usage, parse_cidr};
+use podplane_ipam::{Block, Claim, Owner, Usage, parse_cidr};
 use podplane_proto::ipam::{self as wire, ipam_service_server::IpamService};
 use tonic::{Request, Response, Status};
 
@@ -17,6 +17,8 @@ use crate::plan::{Allocator, Phase};
 
 /// The most that one answer has.
 const LIMIT: usize = 10_000;
+/// The most that an answer has on the owners of addresses.
+const OWNERS: usize = 1000;
 
 /// Answers from the controller's memory, which begins with the first lists of nodes and records.
 #[derive(Clone, Debug)]
@@ -48,11 +50,11 @@ impl IpamService for Service {
         request: Request<wire::GetOwnerRequest>,
     ) -> Result<Response<wire::GetOwnerResponse>, Status> {
         let net = parse("address", &request.into_inner().address)?;
-        let blocks = self.read(|known| {
-            let found = known.blocks().overlapping(net).into_iter();
-            found.map(|held| block(&held, known)).collect()
+        let (blocks, more) = self.read(|known| {
+            let found = known.blocks().each_overlapping(net);
+            bounded(found.map(|held| block(&held, known)), OWNERS)
         })?;
-        Ok(Response::new(wire::GetOwnerResponse { blocks }))
+        Ok(Response::new(wire::GetOwnerResponse { blocks, more }))
     }
 
     async fn list_pools(
@@ -60,12 +62,15 @@ impl IpamService for Service {
         _: Request<wire::ListPoolsRequest>,
     ) -> Result<Response<wire::ListPoolsResponse>, Status> {
         let pools = self.read(|known| {
-            let sets = known.blocks().sets();
-            sets.flat_map(|(set, _)| {
-                let usage = known.blocks().usage_of(&set.name);
-                usage.map(|usage| pool(&set.name, &usage, known))
-            })
-            .collect()
+            let mut left = LIMIT;
+            let pools = known.blocks().usage_by_set();
+            pools
+                .map(|(set, usage)| {
+                    let pool = pool(set, &usage, known, left);
+                    left -= pool.blocks.len();
+                    pool
+                })
+                .collect()
         })?;
         Ok(Response::new(wire::ListPoolsResponse { pools }))
     }
@@ -76,17 +81,19 @@ impl IpamService for Service {
     ) -> Result<Response<wire::FindBlocksResponse>, Status> {
         let request = request.into_inner();
         let limit = limit(request.limit, LIMIT);
-        let wanted = |block: &wire::Block| {
-            let of_state = request.states.is_empty() || request.states.contains(&block.state);
-            let of_node = request.node_name.is_empty() || request.node_name == block.node_name;
-            of_state && of_node
+        let of_node = |held: &Block| {
+            let name = held.claim.owner().map_or("", Owner::name);
+            request.node_name.is_empty() || request.node_name == name
         };
-        let mut blocks: Vec<wire::Block> = self.read(|known| {
-            let held = known.blocks().iter().map(|held| block(&held, known));
-            held.filter(wanted).take(limit + 1).collect()
+        let of_state = |held: &Block, known: &Allocator| {
+            let state = || i32::from(state(held, phase(held, known)));
+            request.states.is_empty() || request.states.contains(&state())
+        };
+        let (blocks, more) = self.read(|known| {
+            let held = known.blocks().iter();
+            let wanted = held.filter(|held| of_node(held) && of_state(held, known));
+            bounded(wanted.map(|held| block(&held, known)), limit)
         })?;
-        let more = blocks.len() > limit;
-        blocks.truncate(limit);
         Ok(Response::new(wire::FindBlocksResponse { blocks, more }))
     }
 
@@ -100,9 +107,8 @@ impl IpamService for Service {
             cidr => Some(parse("cidr", cidr)?.trunc()),
         };
         let limit = limit(most, 1000);
-        let mut prefixes = self.read(|known| free::prefixes(known.blocks(), only, limit + 1))?;
-        let more = prefixes.len() > limit;
-        prefixes.truncate(limit);
+        let prefixes = self.read(|known| free::prefixes(known.blocks(), only, limit + 1))?;
+        let (prefixes, more) = bounded(prefixes.into_iter(), limit);
         Ok(Response::new(wire::ListFreeResponse { prefixes, more }))
     }
 
@@ -122,6 +128,12 @@ fn limit(asked: u32, default: usize) -> usize {
     }
 }
 
+/// The first ones, and whether there are more.
+fn bounded<T>(mut all: impl Iterator<Item = T>, limit: usize) -> (Vec<T>, bool) {
+    let first = all.by_ref().take(limit).collect();
+    (first, all.next().is_some())
+}
+
 fn parse(field: &str, text: &str) -> Result<IpNet, ApiError> {
     let refused = || {
         let message = format!(
@@ -135,36 +147,47 @@ fn parse(field: &str, text: &str) -> Result<IpNet, ApiError> {
     }
 }
 
-fn pool(name: &str, usage: &Usage, known: &Allocator) -> wire::Pool {
-    let held = known.blocks().overlapping(usage.range.cidr());
+/// With so many of its blocks at most.
+fn pool(name: &str, usage: &Usage, known: &Allocator, limit: usize) -> wire::Pool {
+    let held = known.blocks().each_overlapping(usage.range.cidr());
+    let (blocks, more_blocks) = bounded(held.map(|held| block(&held, known)), limit);
     wire::Pool {
         cidr: usage.range.cidr().to_string(),
         node_mask_size: usage.range.node_mask().into(),
         capacity: usage.blocks,
         used: usage.used,
         free: usage.free,
-        blocks: held.iter().map(|held| block(held, known)).collect(),
+        blocks,
         name: name.to_owned(),
+        more_blocks,
     }
 }
 
-fn block(block: &Block, known: &Allocator) -> wire::Block {
-    let owner = block.claim.owner();
-    let phase = owner.and_then(|owner| known.phase(owner, block.net));
-    let state = match (&block.claim, phase) {
+fn phase(block: &Block, known: &Allocator) -> Option<Phase> {
+    let owner = block.claim.owner()?;
+    known.phase(owner, block.net)
+}
+
+fn state(block: &Block, phase: Option<Phase>) -> wire::BlockState {
+    match (&block.claim, phase) {
         (Claim::Reserved, _) => wire::BlockState::Reserved,
         (Claim::Assigned(_), _) => wire::BlockState::Assigned,
         (Claim::Foreign(_), _) => wire::BlockState::Foreign,
         (Claim::Draining(_), Some(Phase::Quarantined(_))) => wire::BlockState::Quarantined,
         (Claim::Draining(_), _) => wire::BlockState::Draining,
-    };
+    }
+}
+
+fn block(block: &Block, known: &Allocator) -> wire::Block {
+    let owner = block.claim.owner();
+    let phase = phase(block, known);
     let until = match phase {
         Some(Phase::Draining(Some(until)) | Phase::Quarantined(until)) => until.to_string(),
         _ => String::new(),
     };
     wire::Block {
         cidr: block.net.to_string(),
-        state: state.into(),
+        state: state(block, phase).into(),
         node_name: owner
             .map(|owner| owner.name().to_owned())
             .unwrap_or_default(),
@@ -179,6 +202,19 @@ fn block(block: &Block, known: &Allocator) -> wire::Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_says_when_it_is_not_whole() {
+        for (limit, want) in [
+            (2, (2, true)),
+            (3, (3, false)),
+            (4, (3, false)),
+            (0, (0, true)),
+        ] {
+            let (first, more) = bounded(0..3, limit);
+            assert_eq!((first.len(), more), want);
+        }
+    }
 
     #[test]
     fn addresses_and_blocks_are_understood() {

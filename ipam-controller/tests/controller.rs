@@ -249,6 +249,48 @@ async fn a_block_that_overlaps_is_reported_and_left_alone() {
     running.stop.cancel();
 }
 
+/// Waits until that is what is found.
+async fn found(running: &Running, want: &[&str]) {
+    let asked = async {
+        loop {
+            if running.directory.path().join("address").exists()
+                && let Ok(answer) = running.ask().audit(AuditRequest {}).await
+                && answer
+                    .get_ref()
+                    .findings
+                    .iter()
+                    .map(|found| found.code.as_str())
+                    .eq(want.iter().copied())
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let found = tokio::time::timeout(Duration::from_secs(20), asked).await;
+    assert!(found.is_ok(), "{want:?} is found");
+}
+
+#[tokio::test]
+async fn overlaps_are_seen_beside_the_references_allocator_and_nothing_is_written() {
+    let world = World::default();
+    world.add_node("a", "u1", &["10.244.0.0/24"]);
+    world.add_node("b", "u2", &["10.244.0.0/24"]);
+    world.add_node("c", "u3", &["10.244.1.0/24"]);
+    let running = Running::start_with(&world, |config| {
+        config.compat = podplane_ipam::Compat::Upstream;
+    })
+    .await;
+    found(&running, &["duplicate-pod-cidr"; 2]).await;
+    world.remove_node("b");
+    world.remove_node("c");
+    found(&running, &[]).await;
+    let record = world.record("10.244.1.0/24").expect("it is not released");
+    assert_eq!(record.state(), BlockState::Draining);
+    assert_eq!(world.read(|state| state.events.len()), 0);
+    running.stop.cancel();
+}
+
 #[tokio::test]
 async fn pods_of_a_node_that_is_gone_are_deleted_and_no_others() {
     let world = World::default();

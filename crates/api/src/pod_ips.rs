@@ -11,14 +11,18 @@ pub const POD_RANGES: &str = "podplane.io/pod-ranges";
 /// The reason of a pod that the kubelet turned away, since no address was left: the reference's form, `OutOf` and the resource.
 pub const OUT_OF_POD_IPS: &str = "OutOfpodIPs";
 
-/// The blocks of a node, the primary family's first; none if it has none yet.
+/// The blocks of a node, the primary family's first; none if it has none yet. The list is the truth; an object that has only the older field has one
+/// block, or none if that is empty.
 pub fn pod_cidrs(node: &Node) -> &[String] {
     let Some(spec) = &node.spec else {
         return &[];
     };
     match &spec.pod_cidrs {
         Some(cidrs) if !cidrs.is_empty() => cidrs,
-        _ => spec.pod_cidr.as_slice(),
+        _ => match &spec.pod_cidr {
+            Some(cidr) if !cidr.is_empty() => std::slice::from_ref(cidr),
+            _ => &[],
+        },
     }
 }
 
@@ -41,4 +45,29 @@ pub fn is_terminal(pod: &Pod) -> bool {
         .as_ref()
         .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::core::NodeSpec;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_field_is_no_block() {
+        let node = |single: Option<&str>, list: Option<Vec<String>>| Node {
+            spec: Some(NodeSpec {
+                pod_cidr: single.map(str::to_owned),
+                pod_cidrs: list,
+                ..NodeSpec::default()
+            }),
+            ..Node::default()
+        };
+        assert_eq!(pod_cidrs(&Node::default()), [""; 0]);
+        assert_eq!(pod_cidrs(&node(Some(""), None)), [""; 0]);
+        assert_eq!(pod_cidrs(&node(Some(""), Some(vec![]))), [""; 0]);
+        assert_eq!(pod_cidrs(&node(Some("a"), Some(vec![]))), ["a"]);
+        let both = node(Some("a"), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(pod_cidrs(&both), ["a", "b"]);
+    }
 }

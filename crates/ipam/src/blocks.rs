@@ -144,7 +144,7 @@ impl NodeBlocks {
         let Some(id) = self.find(name) else {
             return Vec::new();
         };
-        let left = self.of_set(id);
+        let left = self.of_set(id).collect();
         let gone = self.sets.remove(&id);
         for pool in gone.iter().flat_map(|set| &set.pools) {
             self.ledger.forget_set(pool.range.cidr(), id);
@@ -160,7 +160,15 @@ impl NodeBlocks {
     /// What nodes hold of the set of that name; it should not be removed before this is empty. Draining blocks are of no node any more.
     #[must_use]
     pub fn held_of(&self, set: &str) -> Vec<Block> {
-        self.find(set).map_or_else(Vec::new, |id| self.of_set(id))
+        let id = self.find(set).into_iter();
+        id.flat_map(|id| self.of_set(id)).collect()
+    }
+
+    /// Whether nodes hold anything of the set of that name.
+    #[must_use]
+    pub fn holds_any_of(&self, set: &str) -> bool {
+        let mut id = self.find(set).into_iter();
+        id.any(|id| self.claims_of(id).next().is_some())
     }
 
     /// The names of the sets of which the node of this UID holds a block.
@@ -360,10 +368,13 @@ impl NodeBlocks {
     /// Every block that shares an address with `net`, widest first where they nest.
     #[must_use]
     pub fn overlapping(&self, net: IpNet) -> Vec<Block> {
-        self.ledger
-            .overlapping(net.trunc())
-            .map(|(net, held)| self.ledger.block(net, held))
-            .collect()
+        self.each_overlapping(net).collect()
+    }
+
+    /// The same one by one, for whoever does not want all.
+    pub fn each_overlapping(&self, net: IpNet) -> impl Iterator<Item = Block> {
+        let claims = self.ledger.overlapping(net.trunc());
+        claims.map(|(net, held)| self.ledger.block(net, held))
     }
 
     /// Every block that contains the address.
@@ -384,6 +395,12 @@ impl NodeBlocks {
         self.sets.values().flat_map(Set::usage)
     }
 
+    /// How full each range is, by the name of its set.
+    pub fn usage_by_set(&self) -> impl Iterator<Item = (&str, Usage)> {
+        let sets = self.sets.values();
+        sets.flat_map(|set| set.usage().map(|usage| (set.spec.name.as_str(), usage)))
+    }
+
     /// How full each range of the set of that name is.
     pub fn usage_of(&self, set: &str) -> impl Iterator<Item = Usage> {
         let set = self.find(set).and_then(|id| self.sets.get(&id));
@@ -400,14 +417,17 @@ impl NodeBlocks {
         pools.map(|pool| pool.range)
     }
 
-    fn of_set(&self, id: SetId) -> Vec<Block> {
+    fn of_set(&self, id: SetId) -> impl Iterator<Item = Block> {
+        let claims = self.claims_of(id);
+        claims.map(|(net, held)| self.ledger.block(net, held))
+    }
+
+    fn claims_of(&self, id: SetId) -> impl Iterator<Item = (IpNet, Held)> {
         let ranges = self.sets.get(&id).into_iter().flat_map(|set| &set.pools);
         let claims = ranges.flat_map(|pool| self.ledger.overlapping(pool.range.cidr()));
-        let held = claims.filter(|(_, held)| {
+        claims.filter(move |(_, held)| {
             held.set == Some(id) && matches!(held.kind, Kind::Assigned | Kind::Foreign)
-        });
-        held.map(|(net, held)| self.ledger.block(net, held))
-            .collect()
+        })
     }
 
     /// The sets that are for a node, the preferred one first.

@@ -1,5 +1,7 @@
 //! The calls, and what their answers mean.
 
+use std::time::Duration;
+
 use podplane_api::core::Node;
 use podplane_client::{ApiError, Reason, answered};
 use podplane_proto::{error::FieldViolation, ipam as wire};
@@ -82,6 +84,13 @@ impl Shell {
 
     /// Moves records on.
     pub(super) async fn update(&self, updates: Vec<Update>) -> Result<(), Lost> {
+        if !self.options.writes {
+            for update in &updates {
+                self.learn(|allocator| allocator.updated(update, None));
+                self.queue.forget(&update.node);
+            }
+            return Ok(());
+        }
         for updates in updates.chunks(MAX_UPDATES) {
             let sent = updates.iter().map(sent).collect();
             let results = match answered(self.parts.client.blocks().update(sent)).await {
@@ -121,6 +130,11 @@ impl Shell {
         uid: String,
         verdict: Option<Verdict>,
     ) -> Result<(), Lost> {
+        if !self.options.writes {
+            self.decide(|allocator| allocator.conditioned(&name, &uid, verdict.as_ref()));
+            self.queue.forget(&name);
+            return Ok(());
+        }
         match condition::write(&self.parts.client, &name, &uid, verdict.as_ref()).await {
             Ok(()) => {
                 self.decide(|allocator| allocator.conditioned(&name, &uid, verdict.as_ref()));
@@ -148,7 +162,7 @@ fn sent(update: &Update) -> wire::BlockUpdate {
         Change::Mark(_) => (Sent::State(wire::BlockState::Assigned.into()), 0),
         Change::Quarantine(delay) => (
             Sent::State(wire::BlockState::Quarantined.into()),
-            u32::try_from(delay.as_secs()).unwrap_or(u32::MAX),
+            whole_seconds(delay),
         ),
         Change::Release => (Sent::Release(true), 0),
     };
@@ -161,8 +175,27 @@ fn sent(update: &Update) -> wire::BlockUpdate {
     }
 }
 
+/// Rounded up: what was asked for is kept back, however short.
+fn whole_seconds(delay: Duration) -> u32 {
+    let seconds = delay.as_nanos().div_ceil(1_000_000_000);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
 /// Whether it is the blocks that the server does not take, and not something else of the node.
 fn refuses_blocks(error: &ApiError) -> bool {
     let of_blocks = |violation: &FieldViolation| violation.field.starts_with("spec.podCIDRs");
     error.reason == Reason::Invalid && error.fields.iter().any(of_blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_never_cut_short() {
+        for (millis, want) in [(0, 0), (1, 1), (500, 1), (1000, 1), (1001, 2)] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), want);
+        }
+        assert_eq!(whole_seconds(Duration::MAX), u32::MAX);
+    }
 }

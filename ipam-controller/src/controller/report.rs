@@ -18,6 +18,11 @@ impl Shell {
             sets,
             unusable,
         } = outcome;
+        let (draining, released) = match self.options.writes {
+            true => (draining, released),
+            // What another allocator makes of them is not known here.
+            false => Default::default(),
+        };
         for remains in &draining {
             told(remains, "draining node block of a node that is gone");
         }

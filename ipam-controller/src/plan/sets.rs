@@ -30,6 +30,8 @@ pub struct SetView {
 pub(super) struct Sets {
     known: BTreeMap<String, Known>,
     terminating: BTreeSet<String>,
+    /// UID of those that cannot be used, and why; it has been told.
+    unusable: BTreeMap<String, (String, String)>,
 }
 
 #[derive(Debug)]
@@ -67,8 +69,9 @@ impl Allocator {
             if known.is_some() && known != uid {
                 self.set_gone(&name, &mut out);
             }
-            if let Some(view) = view {
-                self.take_set(&name, view, &mut out);
+            match view {
+                Some(view) => self.take_set(&name, view, &mut out),
+                None => drop(self.sets.unusable.remove(&name)),
             }
         }
         self.wake(&mut out);
@@ -81,7 +84,7 @@ impl Allocator {
         if self.blocks.terminate_set(set) {
             self.sets.terminating.insert(set.to_owned());
         }
-        self.blocks.held_of(set).is_empty()
+        !self.blocks.holds_any_of(set)
     }
 
     fn take_set(&mut self, name: &str, view: SetView, out: &mut Outcome) {
@@ -109,6 +112,7 @@ impl Allocator {
             });
             match added {
                 Ok(ranges) => {
+                    self.sets.unusable.remove(name);
                     let known = Known { uid, selector };
                     self.sets.known.insert(name.to_owned(), known);
                     if deleting {
@@ -116,7 +120,13 @@ impl Allocator {
                     }
                     self.freed(&ranges, out);
                 }
-                Err(why) => out.unusable.push((name.to_owned(), uid, why)),
+                Err(why) => {
+                    let now = (uid.clone(), why.clone());
+                    let told = self.sets.unusable.insert(name.to_owned(), now.clone());
+                    if told != Some(now) {
+                        out.unusable.push((name.to_owned(), uid, why));
+                    }
+                }
             }
         } else if deleting {
             self.terminate(name);
@@ -143,7 +153,7 @@ impl Allocator {
     /// Terminating ones that no node holds any more.
     pub(super) fn empty_sets(&self, out: &mut Outcome) {
         let sets = self.sets.terminating.iter();
-        let empty = sets.filter(|set| self.blocks.held_of(set).is_empty());
+        let empty = sets.filter(|set| !self.blocks.holds_any_of(set));
         out.sets.extend(empty.cloned());
     }
 }

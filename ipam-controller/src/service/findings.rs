@@ -1,4 +1,5 @@
-//! What is wrong with blocks, as far as the controller sees it. Codes and severities are those of `podplane audit`.
+//! What is wrong with blocks, as far as the controller sees it. Codes and severities are those of `podplane audit`; of former nodes' blocks only the
+//! controller knows.
 
 use podplane_ipam::{Block, Claim, Misfit, Owner};
 use podplane_proto::ipam::AuditFinding;
@@ -18,7 +19,7 @@ pub(super) fn of(known: &Allocator) -> Vec<AuditFinding> {
     );
     findings.extend(known.without_blocks().map(|node| {
         let message = format!("node {node} has no block");
-        finding("missing-pod-cidr", "warning", [node], message)
+        finding("missing-pod-cidr", "error", [node], message)
     }));
     findings.extend(known.formers().map(|(node, net, phase)| {
         let former = format!("{net} of the former node {node}");
@@ -37,6 +38,11 @@ pub(super) fn of(known: &Allocator) -> Vec<AuditFinding> {
             }
         }
     }));
+    findings.sort_by_key(|finding| match finding.severity.as_str() {
+        "error" => 0,
+        "warning" => 1,
+        _ => 2,
+    });
     findings
 }
 
@@ -51,19 +57,19 @@ fn overlap(one: &Block, other: &Block) -> AuditFinding {
 
 /// Overlaps with other nodes have been found already.
 fn problem(node: &str, problem: &Problem) -> Option<AuditFinding> {
-    let code = match problem {
-        Problem::Unreadable(_) => "foreign-pod-cidr",
+    let (code, severity) = match problem {
+        Problem::Unreadable(_) => ("foreign-pod-cidr", "warning"),
         Problem::Misfit { misfit, .. } => match misfit {
-            Misfit::WrongSize { .. } => "wrong-size-pod-cidr",
-            Misfit::OutOfRange { .. } => "foreign-pod-cidr",
+            Misfit::WrongSize { .. } => ("wrong-size-pod-cidr", "warning"),
+            Misfit::OutOfRange { .. } => ("foreign-pod-cidr", "warning"),
             Misfit::Overlaps(overlap) => match overlap.held.claim {
-                Claim::Reserved => "service-range-overlap",
-                Claim::Draining(_) => "foreign-pod-cidr",
+                Claim::Reserved => ("service-range-overlap", "error"),
+                Claim::Draining(_) => ("foreign-pod-cidr", "warning"),
                 Claim::Assigned(_) | Claim::Foreign(_) => return None,
             },
         },
     };
-    Some(finding(code, "warning", [node], problem.to_string()))
+    Some(finding(code, severity, [node], problem.to_string()))
 }
 
 fn finding<const N: usize>(

@@ -152,5 +152,10 @@ fn a_set_that_cannot_be_cut_is_told_of() {
     let mut sut = without_sets();
     let mut wide = set("s1", None, "10.1.0.0/16", 8);
     wide.ranges = Err("why".to_owned());
-    assert_eq!(sut.sets("wide", Some(wide)).unusable, ["why"]);
+    assert_eq!(sut.sets("wide", Some(wide.clone())).unusable, ["why"]);
+    assert_eq!(sut.sets("wide", Some(wide.clone())).unusable, [""; 0]);
+    wide.ranges = Err("other".to_owned());
+    assert_eq!(sut.sets("wide", Some(wide.clone())).unusable, ["other"]);
+    sut.sets("wide", None);
+    assert_eq!(sut.sets("wide", Some(wide)).unusable, ["other"]);
 }
