@@ -21,7 +21,7 @@ use podplane_api::{
     pod_ips,
 };
 use podplane_ipam::{Family, parse_cidr};
-use podplane_proto::{error::ApiError, fence::Fence};
+use podplane_proto::{blocks::HELD_SECONDS, error::ApiError, fence::Fence};
 use podplane_store::{Guard, Item, Key, ListQuery, Prefix, Revision, StoreError, Write};
 
 use self::lengths::Lengths;
@@ -32,10 +32,6 @@ pub(crate) use self::{
 };
 use super::{Admission, Beside, Change, Policy, fences};
 use crate::{engine::Engine, error};
-
-/// How long the sandboxes of a node that is gone count as having addresses if its kubelet says nothing: the reference's `--node-monitor-grace-period` up to
-/// 1.31, after which a silent kubelet counts as gone.
-const HELD: SignedDuration = SignedDuration::from_secs(40);
 
 /// Admits nodes by their blocks.
 #[derive(Debug)]
@@ -151,11 +147,12 @@ impl NodeBlocks {
         let found = found.as_ref().and_then(Stored::read);
         let in_use = pod_ips::allocated(node).is_some_and(|addresses| addresses > 0);
         let now = Timestamp::now();
+        let held = SignedDuration::from_secs(HELD_SECONDS.into());
         Ok(Record {
             state: RecordState::Draining,
             node_uid: node.uid().to_owned(),
             fence: found.and_then(|found| found.record.fence),
-            until: in_use.then(|| now.saturating_add(HELD).unwrap_or(now)),
+            until: in_use.then(|| now.saturating_add(held).unwrap_or(now)),
         })
     }
 }

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use podplane_api::{Object as _, core::Node, jiff::SignedDuration};
 use podplane_ipam::parse_cidr;
 use podplane_proto::{
+    blocks::MAX_UPDATES,
     error::ApiError,
     fence::Fence,
     ipam::{
@@ -27,7 +28,6 @@ use crate::{
 };
 
 const MAX_ASSIGNMENTS: usize = 1000;
-const MAX_UPDATES: usize = 100;
 
 /// Serves the records.
 #[derive(Debug)]

@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use podplane_api::core::Node;
 use podplane_client::{ApiError, Reason, answered};
-use podplane_proto::{error::FieldViolation, ipam as wire};
+use podplane_proto::{blocks::MAX_UPDATES, error::FieldViolation, ipam as wire};
 
 use super::{Lost, Shell, record};
 use crate::condition;
 use crate::plan::{Assignment, Change, Standing, Update, Verdict};
-
-/// The server takes no more updates in one call.
-const MAX_UPDATES: usize = 100;
 
 impl Shell {
     /// Writes blocks into nodes: into one by a call of its own, into several by one call.
