@@ -1,5 +1,6 @@
 //! The same changes with podplane's allocator: nobody gets what another has, and the operator is told why.
 
+use anyhow::Context as _;
 use podplane_api::{Object as _, pod_ips};
 
 use super::{
@@ -14,6 +15,7 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
     fault::flannel(stage).await?;
     audit(stage).await?;
     fault::wide_blocks(stage).await?;
+    warned(stage).await?;
     audit(stage).await?;
     replaced(stage).await?;
     narrow(stage).await?;
@@ -47,12 +49,24 @@ fn is_sound(seen: &Seen) -> bool {
     seen.blocks().overlaps().is_empty()
 }
 
+/// One of the nodes that had their blocks before they became wide.
+async fn an_old_node(stage: &Stage) -> anyhow::Result<String> {
+    let blocks = stage.seen().await?.blocks();
+    let old = blocks.holder("10.244.200.0/24".parse()?);
+    old.map(str::to_owned)
+        .context("no node has 10.244.200.0/24")
+}
+
+/// The old blocks do not fit the new flags, and the operator is told so.
+async fn warned(stage: &mut Stage) -> anyhow::Result<()> {
+    let old = an_old_node(stage).await?;
+    stage.told(&old, "ForeignPodCIDR").await?;
+    Ok(())
+}
+
 /// An old node is replaced while the blocks are wide.
 async fn replaced(stage: &mut Stage) -> anyhow::Result<()> {
-    let blocks = stage.seen().await?.blocks();
-    let Some(old) = blocks.holder("10.244.200.0/24".parse()?).map(str::to_owned) else {
-        anyhow::bail!("no node has 10.244.200.0/24")
-    };
+    let old = an_old_node(stage).await?;
     stage.scene(&format!("one of the old nodes, {old}, is replaced"))?;
     drain(stage, &old).await?;
     stage.must(&["delete", "node", &old]).await?;
