@@ -28,7 +28,7 @@ pub(super) fn read(args: &Args, global: &Global, keep: Keep) -> anyhow::Result<D
     let mut collector = Collector::new(keep);
     match (&args.file, &args.kubeconfig) {
         (Some(file), _) => from_file(file, &mut collector)?,
-        (None, Some(file)) => block_on(from_cluster(file.as_deref(), &mut collector))?,
+        (None, Some(file)) => collector = block_on(from_cluster(file.as_deref(), keep))?,
         (None, None) => {
             block_on(from_server(global, &mut collector)).map_err(|error| global.locate(error))?
         }
@@ -77,7 +77,7 @@ async fn from_server(global: &Global, collector: &mut Collector) -> anyhow::Resu
 }
 
 /// A cluster that kubectl would reach, with GET requests alone. Without a `file`, it is kubectl's own choice.
-async fn from_cluster(file: Option<&Path>, collector: &mut Collector) -> anyhow::Result<()> {
+async fn from_cluster(file: Option<&Path>, keep: Keep) -> anyhow::Result<Collector> {
     let options = KubeConfigOptions::default();
     let config = match file {
         None => Config::from_kubeconfig(&options)
@@ -93,6 +93,27 @@ async fn from_cluster(file: Option<&Path>, collector: &mut Collector) -> anyhow:
     };
     let server = config.cluster_url.to_string();
     let client = kube::Client::try_from(config).context("make a client of the cluster")?;
+    // Of a large cluster the last pages may come when the server does not know the revision of the first any more.
+    match from_pages(&client, &server, keep).await {
+        Err(error) if is_expired(&error) => from_pages(&client, &server, keep)
+            .await
+            .map_err(|error| {
+                if is_expired(&error) {
+                    error.context("the list expired twice while it was read; audit what `kubectl get nodes,pods -A -o json > dump.json` writes")
+                } else {
+                    error
+                }
+            }),
+        done => done,
+    }
+}
+
+fn is_expired(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 410)
+}
+
+async fn from_pages(client: &kube::Client, server: &str, keep: Keep) -> anyhow::Result<Collector> {
+    let mut collector = Collector::new(keep);
     for path in ["/api/v1/nodes", "/api/v1/pods"] {
         let name_it = || format!("list {path} of {server}");
         let mut params = ListParams::default().limit(PAGE);
@@ -108,7 +129,7 @@ async fn from_cluster(file: Option<&Path>, collector: &mut Collector) -> anyhow:
             params.continue_token = Some(metadata.next);
         }
     }
-    Ok(())
+    Ok(collector)
 }
 
 /// What a page says of the one after it.
