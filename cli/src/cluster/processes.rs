@@ -84,6 +84,10 @@ fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
             "--cloud-endpoint",
             settings.cloud_endpoint.clone().map(Into::into),
         ),
+        (
+            "--release-delay",
+            settings.release_delay.clone().map(Into::into),
+        ),
         ("--node-cidr-mask-size", mask(settings.node_cidr_mask_size)),
         (
             "--node-cidr-mask-size-ipv4",

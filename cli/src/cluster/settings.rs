@@ -67,6 +67,10 @@ pub(crate) struct Flags {
     #[arg(long, env = "PODPLANE_CLOUD_ENDPOINT", value_name = "ADDR")]
     pub(crate) cloud_endpoint: Option<Endpoint>,
 
+    /// How long a block that nothing uses any more is kept back before another node may have it [default: 0s]
+    #[arg(long, env = "PODPLANE_RELEASE_DELAY", value_name = "DURATION")]
+    pub(crate) release_delay: Option<humantime::Duration>,
+
     /// Whether pods get real interfaces: kernel, ledger (addresses alone, no privileges), or auto, which takes kernel if it can [default: auto]
     #[arg(long, env = "PODPLANE_NETWORK", value_enum, value_name = "MODE")]
     pub(crate) network: Option<Network>,
@@ -121,6 +125,8 @@ pub(crate) struct Settings {
     #[serde(default, with = "as_text")]
     pub(crate) cidr_allocator_type: AllocatorType,
     pub(crate) cloud_endpoint: Option<String>,
+    /// Absent: the controller's default.
+    pub(crate) release_delay: Option<String>,
     pub(crate) network: Network,
     #[serde(with = "by_name")]
     pub(crate) ip_policy: IpPolicy,
@@ -143,6 +149,7 @@ impl Default for Settings {
             compat: Compat::default(),
             cidr_allocator_type: AllocatorType::default(),
             cloud_endpoint: None,
+            release_delay: None,
             network: Network::default(),
             ip_policy: IpPolicy::default(),
             cni_template: Template::default(),
@@ -173,6 +180,7 @@ impl Flags {
             compat,
             cidr_allocator_type,
             cloud_endpoint,
+            release_delay,
             network,
             ip_policy,
             cni_template,
@@ -205,6 +213,10 @@ impl Flags {
                 .as_ref()
                 .map(ToString::to_string)
                 .or_else(|| base.cloud_endpoint.clone()),
+            release_delay: release_delay
+                .as_ref()
+                .map(ToString::to_string)
+                .or_else(|| base.release_delay.clone()),
             network: network.unwrap_or(base.network),
             ip_policy: ip_policy.unwrap_or(base.ip_policy),
             cni_template: cni_template.unwrap_or(base.cni_template),
@@ -284,7 +296,7 @@ impl Settings {
     }
 
     /// Each flag with what it comes to, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 14] {
+    fn values(&self) -> [(&'static str, String); 15] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -322,6 +334,10 @@ impl Settings {
             (
                 "--cloud-endpoint",
                 self.cloud_endpoint.clone().unwrap_or_else(|| "none".into()),
+            ),
+            (
+                "--release-delay",
+                self.release_delay.clone().unwrap_or_else(|| "0s".into()),
             ),
             ("--network", name_of(&self.network)),
             ("--ip-policy", name_of(&self.ip_policy)),
@@ -441,6 +457,8 @@ mod tests {
             "--nodes 3 --node-cidr-mask-size 24 --cluster-cidr 10.244.1.0/16 --ip-policy resource";
         assert!(differing("", given).is_empty());
         assert!(differing("", "--node-cidr-mask-size-ipv4 24").is_empty());
+        assert!(differing("", "--release-delay 0s").is_empty());
+        assert!(differing("--release-delay 60s", "--release-delay 1m").is_empty());
     }
 
     #[test]

@@ -16,7 +16,8 @@ use crate::{
 /// Start services of the control plane again, with other flags for nodes' blocks if some are given
 ///
 /// Nodes and their pods go on meanwhile, as when a controller manager's manifest is edited. The flags are kept, as those of `up` are; a
-/// service whose flags change is started again without being named. Flags that a service refuses change nothing.
+/// service whose flags change is started again without being named. Flags that a service refuses change nothing. What has no flag here
+/// (--cidr-allocator-type, --cloud-endpoint, --release-delay, …) changes with `podplane down` and the next `podplane up`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane restart ipam-controller\n  podplane restart --cluster-cidr 10.240.0.0/12 --node-cidr-mask-size 24"
