@@ -59,6 +59,7 @@ fn services_of(process: &str) -> &'static [&'static str] {
             "podplane.core.v1.NodeService",
             "podplane.core.v1.PodService",
             "podplane.core.v1.ServiceService",
+            "podplane.ipam.v1.BlockService",
             "podplane.networking.v1.ClusterCIDRService",
             "podplane.store.v1.StoreService",
         ],

@@ -254,13 +254,16 @@ impl Candidate {
             return Ok(None);
         };
         tracing::info!(lease = %election.lease, identity = election.identity, %fence, "successfully acquired lease");
+        let client = self.client.fenced(&fence);
+        // Renewed under its own fence: one that was lost with the lease still there, as when the store was restored, ends the leadership too.
+        let leases = client.namespaced(&election.lease.namespace);
         let work = work(Leading {
-            client: self.client.fenced(&fence),
+            client,
             fence: Some(fence),
         });
         let done = tokio::select! {
             done = work => done,
-            lost = election.hold(&mut held) => return Err(lost),
+            lost = election.hold(&mut held, &leases) => return Err(lost),
         };
         election.release(held).await;
         Ok(Some(done))
@@ -365,12 +368,12 @@ impl Election {
     }
 
     /// Renews until that fails, and says why.
-    async fn hold(&self, held: &mut Held) -> LeaderError {
+    async fn hold(&self, held: &mut Held, leases: &Api<Lease>) -> LeaderError {
         loop {
             sleep(self.retry_period).await;
             let left = self.renew_deadline.saturating_sub(held.renewed.elapsed());
             let renew = |spec: &mut LeaseSpec| spec.renew_time = Some(MicroTime(Timestamp::now()));
-            let attempt = self.in_time(self.write(held, renew));
+            let attempt = self.in_time(self.write(held, leases, renew));
             match timeout(left, attempt).await {
                 Ok(Ok(None)) => {}
                 Ok(Ok(Some(lost))) => return lost,
@@ -392,6 +395,7 @@ impl Election {
     async fn write(
         &self,
         held: &mut Held,
+        leases: &Api<Lease>,
         change: impl Fn(&mut LeaseSpec),
     ) -> Result<Option<LeaderError>, ApiError> {
         let changed = |mut lease: Lease| {
@@ -399,7 +403,7 @@ impl Election {
             lease
         };
         let sent = Instant::now();
-        let refused = match self.leases.update(&changed(held.lease.clone())).await {
+        let refused = match leases.update(&changed(held.lease.clone())).await {
             Ok(lease) => {
                 *held = Held {
                     lease,
@@ -407,7 +411,13 @@ impl Election {
                 };
                 return Ok(None);
             }
-            Err(error) if error.is_conflict() || error.is_not_found() => error,
+            Err(error)
+                if error.is_conflict()
+                    || error.is_not_found()
+                    || error.reason == Reason::FenceLost =>
+            {
+                error
+            }
             Err(error) => return Err(error),
         };
         let lost = |why: String| {
@@ -446,7 +456,12 @@ impl Election {
             spec.renew_time = Some(now);
         };
         for _ in 0..2 {
-            match timeout(self.retry_period, self.write(&mut held, release)).await {
+            match timeout(
+                self.retry_period,
+                self.write(&mut held, &self.leases, release),
+            )
+            .await
+            {
                 Ok(Ok(None)) => tracing::info!(lease = %self.lease, "released the lease"),
                 Ok(Ok(Some(lost))) => tracing::info!(%lost, "nothing to release"),
                 // It was renewed meanwhile by this process.
