@@ -10,7 +10,7 @@ use podplane_api::{
 };
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::node::{Books, Node, NodeError};
+use super::node::{Books, Node, NodeError, pod_cidrs};
 
 /// Writes that met a change of the Node are tried again this often.
 const CONFLICTS: u32 = 10;
@@ -23,21 +23,31 @@ pub(super) fn none_in_use(annotation: Option<&String>) -> bool {
 impl Node {
     /// Sees to it that the Node says that addresses are in use, for as long as what is returned lives. Hold it while a sandbox is made.
     ///
+    /// The Node is read anew each time: one that was deleted and created again has another block, of which the pod may be known sooner than of the Node.
+    ///
     /// # Errors
     ///
     /// [`NodeError`]: then no sandbox may be made.
     pub async fn announce(&self) -> Result<RwLockReadGuard<'_, Option<String>>, NodeError> {
-        let gone = || NodeError::Gone(self.name().to_owned());
-        let uid = self.object().ok_or_else(gone)?.uid().to_owned();
+        let found = self.client.all::<NodeObject>().get(self.name()).await;
+        let node = found.map_err(|error| match error.is_not_found() {
+            true => NodeError::Gone(self.name().to_owned()),
+            false => NodeError::api("read the node")(error),
+        })?;
+        let cidrs = pod_cidrs(&node);
+        if cidrs != *self.configured.lock().await && (cidrs.is_some() || self.dir.uses_pod_cidr()) {
+            return Err(NodeError::Renumbered(self.name().to_owned()));
+        }
+        let uid = node.uid();
         let announced = self.announced.read().await;
-        if announced.as_deref() == Some(&uid) {
+        if announced.as_deref() == Some(uid) {
             return Ok(announced);
         }
         drop(announced);
         let mut announced = self.announced.write().await;
-        if announced.as_deref() != Some(&uid) {
-            self.say_in_use(&uid).await?;
-            *announced = Some(uid);
+        if announced.as_deref() != Some(uid) {
+            self.say_in_use(uid).await?;
+            *announced = Some(uid.to_owned());
         }
         Ok(announced.downgrade())
     }

@@ -81,6 +81,8 @@ pub struct Node {
     pending: Mutex<BTreeSet<String>>,
     /// See [`announce`](Node::announce).
     pub(super) announced: RwLock<Option<String>>,
+    /// The blocks that the runtime was told.
+    pub(super) configured: Mutex<Option<PodCidrs>>,
 }
 
 /// Whether pods can have a network.
@@ -144,6 +146,9 @@ pub enum NodeError {
     /// A sandbox would be nobody's.
     #[error("the Node object of {0} was deleted")]
     Gone(String),
+    /// A sandbox would have an address of somebody else's block.
+    #[error("the runtime was not told the blocks of node {0} yet")]
+    Renumbered(String),
     /// The thread that read them died.
     #[error("read the allocation files")]
     Panicked(#[from] task::JoinError),
@@ -236,6 +241,7 @@ impl Node {
             must_report: AtomicBool::new(false),
             pending: Mutex::default(),
             announced: RwLock::default(),
+            configured: Mutex::default(),
         }
     }
 
@@ -418,25 +424,21 @@ impl Node {
     async fn report(&self, reporter: &mut Reporter) -> Result<(), NodeError> {
         let Some(node) = self.object() else {
             // Not seen yet, or deleted: then its block may be somebody else's by now, and no sandbox may be made in it.
-            if reporter.configured.take().is_some() {
+            if self.configured.lock().await.take().is_some() {
                 let fault = "the Node object was deleted".to_owned();
                 self.network.send_replace(NetworkState::Fault(fault));
             }
             return Ok(());
         };
         let cidrs = pod_cidrs(&node);
-        if let Some(cidrs) = &cidrs
-            && reporter.configured.as_ref() != Some(cidrs)
-        {
-            let configured = self.runtime.configure(cidrs).await;
-            configured.map_err(NodeError::runtime("configure the runtime"))?;
-            reporter.configured = Some(cidrs.clone());
+        if let Some(cidrs) = &cidrs {
+            self.configure(cidrs).await?;
         }
         let fault = self.runtime.network_fault().await;
         let mut fault = fault.map_err(NodeError::runtime("ask for the runtime's status"))?;
         if fault.is_some() {
             // It may have lost its configuration, so it is told again.
-            reporter.configured = None;
+            *self.configured.lock().await = None;
         }
         let (books, quiet) = self.settled_books(&node).await?;
         if cidrs.is_none() && books.uses_pod_cidr {
@@ -462,6 +464,17 @@ impl Node {
                 .flatten(),
         };
         self.write(node, &network, quiet, reporter).await
+    }
+
+    /// Tells the runtime the node's blocks, unless it was told.
+    async fn configure(&self, cidrs: &PodCidrs) -> Result<(), NodeError> {
+        let mut configured = self.configured.lock().await;
+        if configured.as_ref() != Some(cidrs) {
+            let told = self.runtime.configure(cidrs).await;
+            told.map_err(NodeError::runtime("configure the runtime"))?;
+            *configured = Some(cidrs.clone());
+        }
+        Ok(())
     }
 
     async fn write(
@@ -545,8 +558,6 @@ impl Node {
 /// What a node's loop remembers between reports.
 #[derive(Debug, Default)]
 struct Reporter {
-    /// What the runtime was told.
-    configured: Option<PodCidrs>,
     /// When the status was last written by this process.
     written: Option<Instant>,
     /// When a refusal was first seen that no report has followed.
