@@ -1,6 +1,6 @@
 //! Story B as it happened, with Kubernetes' own allocator, and its repair.
 
-use std::process::Stdio;
+use std::{process::Stdio, time::Duration};
 
 use ipnet::IpNet;
 use podplane_api::{Object as _, core::Node};
@@ -11,7 +11,7 @@ use super::{
     BLOCKS, NODES, WAITING, WIDE,
     blocks::Blocks,
     objects::{agent, node, node_that_reports, number, pod},
-    stage::Stage,
+    stage::{Seen, Stage},
 };
 
 /// A node with one of the first blocks, another such, and one without.
@@ -20,6 +20,9 @@ const OTHER: &str = "node-1";
 const LATE: &str = "node-299";
 /// The least of nodes that have exactly the block of another, in story B.
 const DUPLICATES: usize = 20;
+/// Nodes without a block report something so often, and then so many times.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+const REPORTS: usize = 20;
 
 pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
     calico(stage).await?;
@@ -244,19 +247,24 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
     let Some(holder) = blocks.holder(wide).map(str::to_owned) else {
         anyhow::bail!("no node has {wide}")
     };
-    let waiting = blocks.waiting();
     stage.scene(&format!("{holder}, which has {wide}, is replaced"))?;
     stage.must(&["delete", "node", &holder]).await?;
-    // They need not wait for the controller's back-off: whoever reports something is looked at again.
-    let reports: Vec<_> = waiting
-        .iter()
-        .map(|name| node_that_reports(name, "1"))
-        .collect();
-    stage.must_apply("nodes.yaml", &reports).await?;
+    let is_served =
+        |seen: &Seen| seen.nodes.len() == NODES - 2 && seen.blocks().waiting().is_empty();
+    // They need not wait for the controller's back-off: whoever reports something is looked at again, but in vain before the block is released.
+    for report in 1..=REPORTS {
+        let waiting = stage.seen().await?.blocks().waiting();
+        let reports = waiting.iter();
+        let reports: Vec<_> = reports
+            .map(|name| node_that_reports(name, &report.to_string()))
+            .collect();
+        stage.must_apply("nodes.yaml", &reports).await?;
+        if is_served(&stage.within(REPORT_INTERVAL, is_served).await?) {
+            break;
+        }
+    }
     stage
-        .until("the 28 that waited get a block each", |seen| {
-            seen.nodes.len() == NODES - 2 && seen.blocks().waiting().is_empty()
-        })
+        .until("the 28 that waited get a block each", is_served)
         .await?;
     stage.show("node-299 is switched on again")?;
     stage.must_apply("node-299.yaml", &[node(LATE)]).await?;

@@ -266,23 +266,33 @@ impl Stage {
         text: &str,
         wanted: impl Fn(&Seen) -> bool,
     ) -> anyhow::Result<Seen> {
-        let deadline = Instant::now() + self.timeout;
+        let seen = self.within(self.timeout, &wanted).await?;
+        let holds = wanted(&seen);
+        self.claim(holds, text)?;
+        anyhow::ensure!(
+            holds,
+            "after {} s: {} nodes, {} Ready, {} with a block, {} overlaps, {} of {} pods Running",
+            self.timeout.as_secs(),
+            seen.nodes.len(),
+            seen.ready(),
+            seen.blocks().count(),
+            seen.blocks().overlaps().len(),
+            seen.running(),
+            seen.pods.len()
+        );
+        Ok(seen)
+    }
+
+    /// The cluster as soon as it is as `wanted` says, or when the time is over.
+    pub(super) async fn within(
+        &self,
+        time: Duration,
+        wanted: impl Fn(&Seen) -> bool,
+    ) -> anyhow::Result<Seen> {
+        let deadline = Instant::now() + time;
         loop {
             let seen = self.seen().await?;
-            let holds = wanted(&seen);
-            if holds || Instant::now() > deadline {
-                self.claim(holds, text)?;
-                anyhow::ensure!(
-                    holds,
-                    "after {} s: {} nodes, {} Ready, {} with a block, {} overlaps, {} of {} pods Running",
-                    self.timeout.as_secs(),
-                    seen.nodes.len(),
-                    seen.ready(),
-                    seen.blocks().count(),
-                    seen.blocks().overlaps().len(),
-                    seen.running(),
-                    seen.pods.len()
-                );
+            if wanted(&seen) || Instant::now() > deadline {
                 return Ok(seen);
             }
             tokio::time::sleep(LOOK).await;
