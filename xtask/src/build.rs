@@ -8,39 +8,64 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// Plugins start once for each pod, on nodes of whose libraries nothing is known: static, and at a fixed address, which saves
-/// the relocations at start.
-const PLUGIN_RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
+/// What users install is static, so that it runs on nodes of whose libraries nothing is known and in an image that has nothing else, and at a fixed address, which
+/// saves the relocations at start.
+const RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
-/// Builds `podplane` and the plugins into `target/release`.
+/// Builds `podplane` and the plugins into `target/release`, as static programs.
 pub(crate) fn programs() -> Result<()> {
-    run(cargo().args(["build", "--release", "--package", "podplane-cli"]))?;
+    podplane()?;
     plugins()
 }
 
-/// Builds the plugins alone into `target/release`, as static programs.
+/// Builds `podplane` alone.
+pub(crate) fn podplane() -> Result<()> {
+    program("release", "podplane-cli", &["podplane".to_owned()])
+}
+
+/// Builds the plugins alone.
 pub(crate) fn plugins() -> Result<()> {
+    program("plugin", "podplane-cni", &plugin_names()?)
+}
+
+/// Builds what `cargo xtask bench` calls, as `podplane` is built.
+pub(crate) fn bench() -> Result<()> {
+    program("release", "podplane-bench", &["podplane-bench".to_owned()])
+}
+
+/// Builds the programs `names` of a package, and puts them into `target/release`.
+fn program(profile: &str, package: &str, names: &[String]) -> Result<()> {
+    // With an explicit target the flags are not for build scripts and macros, which cannot be static.
     let target = host_target()?;
-    run(cargo().env("RUSTFLAGS", PLUGIN_RUSTFLAGS).args([
+    run(cargo().env("RUSTFLAGS", rustflags(&target)).args([
         "build",
         "--profile",
-        "plugin",
+        profile,
         "--package",
-        "podplane-cni",
+        package,
         "--bins",
         "--target",
         &target,
     ]))?;
-    let built = target_dir().join(&target).join("plugin");
+    let built = target_dir().join(&target).join(profile);
     fs::create_dir_all(release_dir()).context("make target/release")?;
-    for plugin in plugin_names()? {
-        let (from, to) = (built.join(&plugin), release_dir().join(&plugin));
-        // A plugin may be running: a new file beside it and a rename leave that process alone.
+    for name in names {
+        let (from, to) = (built.join(name), release_dir().join(name));
+        // It may be running: a new file beside it and a rename leave that process alone.
         let new = to.with_extension("new");
         fs::copy(&from, &new).with_context(|| format!("copy {}", from.display()))?;
         fs::rename(&new, &to).with_context(|| format!("place {}", to.display()))?;
     }
     Ok(())
+}
+
+fn rustflags(target: &str) -> String {
+    // Where Rust brings its own linker: of functions with the same code, as generic ones are by the hundred, one is kept.
+    let fold = match target {
+        "x86_64-unknown-linux-gnu" => " -C link-arg=-Wl,--icf=all",
+        _ => "",
+    };
+    format!("{RUSTFLAGS}{fold}")
 }
 
 /// The names of the plugins: the programs of the cni package.
@@ -60,7 +85,7 @@ fn plugin_names() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The gnu target of this machine, which can be linked statically without another toolchain.
+/// The target of this machine, which can be linked statically without another toolchain.
 fn host_target() -> Result<String> {
     let version = Command::new("rustc")
         .arg("-vV")

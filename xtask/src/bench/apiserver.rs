@@ -64,8 +64,8 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
             if !Path::new("/usr/bin/etcd").exists() {
                 bail!("/usr/bin/etcd is missing: apt-get install etcd-server");
             }
-            build::run(build::cargo().args(["build", "--release", "--package", "podplane-cli"]))?;
-            build::run(build::cargo().args(["build", "--release", "--package", "podplane-bench"]))?;
+            build::podplane()?;
+            build::bench()?;
             sandbox::enter()
         }
     }

@@ -82,7 +82,7 @@ impl Row {
 
 /// Measures. Nothing of the machine is touched but a temporary directory.
 pub(super) fn run(options: &Options<Row>) -> Result<()> {
-    build::run(build::cargo().args(["build", "--release", "--package", "podplane-cli"]))?;
+    build::podplane()?;
     let dir = tempfile::Builder::new()
         .prefix("podplane-bench-")
         .tempdir()

@@ -1,0 +1,199 @@
+//! A node by itself: its CRI server and its kubelet, kept running here for a cluster that is elsewhere.
+//!
+//! Its data directory is laid out as that of a cluster, so `podplane ping`, `exec` and `node reset-bridge` work beside it. Unlike `up` it takes no namespaces of its
+//! own: where it is started is where the node is.
+
+use std::{
+    fs,
+    net::{IpAddr, ToSocketAddrs as _, UdpSocket},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use podplane_client::Endpoint;
+use podplane_cni::{netns, sysctl};
+use podplane_kubelet::{NodeName, cri::NetworkMode};
+use podplane_telemetry::{server::Listen, shutdown};
+use tokio::task::JoinSet;
+
+use super::{
+    data_dir::{DataDir, Running},
+    departure, fabric,
+    processes::{self, Place},
+    service::{Listens, STDERR, Service},
+    settings::Settings,
+};
+
+/// What `podplane node run` is told.
+#[derive(Debug)]
+pub(crate) struct LoneNode {
+    pub(crate) name: NodeName,
+    pub(crate) network: NetworkMode,
+    /// None: the one from which the server is reached.
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) server: Endpoint,
+    /// Where the kubelet serves.
+    pub(crate) listen: Listen,
+    pub(crate) settings: Settings,
+    pub(crate) farewell: Farewell,
+}
+
+/// What becomes of the Node object when the node ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    /// It stays, with its pods: the node comes back.
+    Stay,
+    /// It goes, with its pods.
+    Leave,
+}
+
+/// The name of this host, if a node can have it.
+pub(crate) fn host_name() -> anyhow::Result<NodeName> {
+    let uname = rustix::system::uname();
+    let name = uname.nodename().to_string_lossy().to_lowercase();
+    Ok(name.parse()?)
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub(crate) fn run(node: &LoneNode, dir: &DataDir) -> anyhow::Result<()> {
+    dir.prepare()?;
+    let lock = dir.lock()?;
+    let _lock = lock.with_context(|| {
+        format!(
+            "a cluster or a node runs in {} already: name another with --data-dir",
+            dir.path().display()
+        )
+    })?;
+    dir.clear_running()?;
+    let netns = match node.network {
+        NetworkMode::Kernel => Some(take_namespace(node, dir)?),
+        NetworkMode::Ledger => None,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(live(node, dir, netns))
+}
+
+/// Gives the namespace that this process is in the name that a node's has.
+fn take_namespace(node: &LoneNode, dir: &DataDir) -> anyhow::Result<PathBuf> {
+    let need = "a node with --network kernel needs CAP_NET_ADMIN and CAP_SYS_ADMIN; --network ledger needs neither";
+    sysctl::make_writable().context(need)?;
+    let path = fabric::node_netns(&dir.run(), node.name.as_str());
+    netns::remove(&path)?;
+    netns::bind_own(&path).context(need)?;
+    Ok(path)
+}
+
+async fn live(node: &LoneNode, dir: &DataDir, netns: Option<PathBuf>) -> anyhow::Result<()> {
+    let mut signal = std::pin::pin!(shutdown::requested());
+    let mut keepers = JoinSet::new();
+    let mut run = |spec| {
+        let (service, keeper) = Service::new(spec);
+        keepers.spawn(keeper);
+        service
+    };
+    let [cri, kubelet] = specs(node, dir, netns)?.map(&mut run);
+    dir.write_running(&Running {
+        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        kernel: node.network == NetworkMode::Kernel,
+        reason: "as --network says".into(),
+    })?;
+    let listening = async {
+        cri.listening().await?;
+        kubelet.listening().await
+    };
+    // Losing either wait loses nothing: what was started is stopped below.
+    let began = tokio::select! {
+        listening = listening => listening.map(Some),
+        _ = &mut signal => Ok(None),
+    };
+    if let Ok(Some(address)) = &began {
+        tracing::info!(node = node.name.as_str(), kubelet = address, "serving");
+        let signal = signal.await.context("listen for signals")?;
+        tracing::info!(signal, "stopping");
+    }
+    // The kubelet first: it would make the sandboxes again.
+    kubelet.stop();
+    kubelet.stopped().await;
+    if node.farewell == Farewell::Leave && began.is_ok() {
+        leave(node, dir).await;
+    }
+    cri.stop();
+    while keepers.join_next().await.is_some() {}
+    if node.network == NetworkMode::Kernel {
+        netns::remove(&fabric::node_netns(&dir.run(), node.name.as_str()))?;
+    }
+    dir.clear_running()?;
+    began.map(drop)
+}
+
+/// Takes the node out of the cluster. What fails is logged: whoever stops a node cannot wait for a server that is gone.
+async fn leave(node: &LoneNode, dir: &DataDir) {
+    let name = node.name.as_str();
+    if let Err(error) = departure::remove_sandboxes(dir, name).await {
+        tracing::warn!(error = format!("{error:#}"), "sandboxes are left behind");
+    }
+    match departure::forget(dir, &node.server.to_string(), name).await {
+        Ok(()) => tracing::info!(node = name, "left the cluster"),
+        Err(error) => tracing::warn!(error = format!("{error:#}"), "Node object is left behind"),
+    }
+}
+
+/// The CRI server and the kubelet.
+fn specs(
+    node: &LoneNode,
+    dir: &DataDir,
+    netns: Option<PathBuf>,
+) -> anyhow::Result<[super::service::Spec; 2]> {
+    let own = dir.nodes().join(node.name.as_str());
+    fs::create_dir_all(&own).with_context(|| format!("make {}", own.display()))?;
+    let plugins = node.settings.plugins()?;
+    let server = node.server.to_string();
+    let ips = match node.ips.as_slice() {
+        [] => vec![address_towards(&server)?],
+        given => given.to_vec(),
+    };
+    let place = Place {
+        name: node.name.as_str(),
+        nodes: vec![node.name.as_str()],
+        kernel: netns.as_deref().map(|netns| (netns, ips.clone())),
+    };
+    let mut cri = processes::cri(dir, &node.settings, &plugins, &place);
+    let mut kubelet = processes::kubelet(dir, &node.settings, &server, &place);
+    if place.kernel.is_none() {
+        let ips = ips.iter().map(|ip| format!("--node-ip={ip}").into());
+        kubelet.args.extend(ips);
+    }
+    kubelet.listens = Listens::AsPublished {
+        listen: node.listen.to_string(),
+        file: dir.address_file("kubelet"),
+    };
+    for spec in [&mut cri, &mut kubelet] {
+        spec.log = STDERR.into();
+    }
+    Ok([cri, kubelet])
+}
+
+/// The address of this host from which packets go to a server. Nothing is sent for it.
+fn address_towards(server: &str) -> anyhow::Result<IpAddr> {
+    let Some((_, authority)) = server.split_once("://") else {
+        return Ok(IpAddr::from([127, 0, 0, 1]));
+    };
+    let find = || {
+        let mut addresses = authority.to_socket_addrs()?;
+        let server = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
+        let any: IpAddr = match server {
+            std::net::SocketAddr::V4(_) => [0; 4].into(),
+            std::net::SocketAddr::V6(_) => [0u8; 16].into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(server)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let found: std::io::Result<IpAddr> = find();
+    found.with_context(|| {
+        format!("find the node's own address by the way to {server}; or name it with --node-ip")
+    })
+}
