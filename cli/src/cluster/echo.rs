@@ -26,7 +26,7 @@ const PROOFS: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) bytes: usize,
-    /// IPv4 only: the kernel does not show it to a raw IPv6 socket.
+    /// IPv4 on a raw socket only: elsewhere the kernel does not show it.
     pub(crate) ttl: Option<u8>,
     pub(crate) time: Duration,
 }
@@ -36,7 +36,8 @@ pub(crate) struct Reply {
 pub(crate) struct Echo {
     socket: Socket,
     target: IpAddr,
-    id: u16,
+    /// Absent where the kernel puts its own into requests, and keeps answers to others' away.
+    id: Option<u16>,
 }
 
 impl Echo {
@@ -46,15 +47,21 @@ impl Echo {
             IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
             IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
         };
-        let open = || -> io::Result<Socket> {
-            let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
+        let open = || -> io::Result<(Socket, Option<u16>)> {
+            let (socket, id) = match Socket::new(domain, Type::RAW, Some(protocol)) {
+                Ok(socket) => (socket, Some(rand::random())),
+                // As in a container without CAP_NET_RAW.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    (Socket::new(domain, Type::DGRAM, Some(protocol))?, None)
+                }
+                Err(error) => return Err(error),
+            };
             // The kernel then passes on only what comes from there.
             socket.connect(&SocketAddr::new(target, 0).into())?;
-            Ok(socket)
+            Ok((socket, id))
         };
-        let socket = netns::in_netns(netns, open)?
-            .with_context(|| format!("open a raw socket to {target}"))?;
-        let id = rand::random();
+        let (socket, id) = netns::in_netns(netns, open)?
+            .with_context(|| format!("open a socket for echo requests to {target}"))?;
         Ok(Self { socket, target, id })
     }
 
@@ -76,7 +83,8 @@ impl Echo {
                 Err(error) => return Err(error),
             };
             if let Some((echo, ttl, bytes)) = self.parse(&buffer[..length])
-                && echo == (IcmpEchoHeader { id: self.id, seq })
+                && echo.seq == seq
+                && self.id.is_none_or(|id| echo.id == id)
             {
                 let time = started.elapsed();
                 return Ok(Some(Reply { bytes, ttl, time }));
@@ -85,7 +93,8 @@ impl Echo {
     }
 
     fn packet(&self, seq: u16) -> Vec<u8> {
-        let echo = IcmpEchoHeader { id: self.id, seq };
+        let id = self.id.unwrap_or_default();
+        let echo = IcmpEchoHeader { id, seq };
         let mut packet = match self.target {
             IpAddr::V4(_) => Icmpv4Header::with_checksum(Icmpv4Type::EchoRequest(echo), &PAYLOAD)
                 .to_bytes()
@@ -103,10 +112,16 @@ impl Echo {
     fn parse(&self, packet: &[u8]) -> Option<(IcmpEchoHeader, Option<u8>, usize)> {
         match self.target {
             IpAddr::V4(_) => {
-                let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
-                let message = packet.get(header.slice().len()..)?;
+                // A raw socket shows the header of the packet too.
+                let (message, ttl) = match self.id {
+                    None => (packet, None),
+                    Some(_) => {
+                        let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
+                        (packet.get(header.slice().len()..)?, Some(header.ttl()))
+                    }
+                };
                 match Icmpv4Slice::from_slice(message).ok()?.icmp_type() {
-                    Icmpv4Type::EchoReply(echo) => Some((echo, Some(header.ttl()), message.len())),
+                    Icmpv4Type::EchoReply(echo) => Some((echo, ttl, message.len())),
                     _ => None,
                 }
             }

@@ -115,7 +115,7 @@ impl Network {
         let added = match network.plugins {
             Plugins::Ipam => self.runtime.ipam_add(list, &attachment),
             Plugins::Chain => {
-                netns::create_with(&network.netns, disable_ipv6)?;
+                netns::create_with(&network.netns, prepare)?;
                 let loopback = Attachment {
                     ifname: LOOPBACK_IFNAME.to_owned(),
                     ..attachment.clone()
@@ -278,8 +278,15 @@ fn attachment(
     }
 }
 
-/// Runs inside a namespace before any interface comes up: router solicitations and duplicate address detection cost more than all else
-/// of a pod's set-up. Plugins switch IPv6 on again for an interface that gets such an address.
+/// Runs inside a namespace before any interface comes up.
+fn prepare() -> io::Result<()> {
+    // As containerd has it: whoever is in a pod may ping without CAP_NET_RAW. Nothing else depends on it, and in a user namespace the range is refused.
+    _ = sysctl::write("net/ipv4/ping_group_range", "0 2147483647");
+    disable_ipv6()
+}
+
+/// Router solicitations and duplicate address detection cost more than all else of a pod's set-up. Plugins switch IPv6 on again for an interface that
+/// gets such an address.
 fn disable_ipv6() -> io::Result<()> {
     for scope in ["all", "default"] {
         // A kernel without IPv6 has no such key.
