@@ -18,8 +18,8 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands::{
-        apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, kubeconfig,
-        node, ping, plan, plugins, restart, run, service, status, store, up,
+        apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, health,
+        kubeconfig, node, ping, plan, plugins, restart, run, service, status, store, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -51,6 +51,7 @@ enum Command {
     Restart(restart::Args),
     Store(store::Args),
     Kubeconfig(kubeconfig::Args),
+    Health(health::Args),
 
     // Objects.
     Get(get::Args),
@@ -125,6 +126,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Restart(args) => restart::run(args, global),
         Command::Store(args) => store::run(args, global),
         Command::Kubeconfig(args) => kubeconfig::run(args, global),
+        Command::Health(args) => health::run(&args, global),
         Command::Get(args) => get::run(args, global),
         Command::Describe(args) => describe::run(args, global),
         Command::Apply(args) => apply::run(args, global),

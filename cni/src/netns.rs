@@ -108,6 +108,22 @@ pub fn create_with(
     made
 }
 
+/// Gives the namespace of the calling thread a name. Parents of `path` are made too.
+///
+/// # Errors
+/// [`NetnsError`]; `path` is then not left behind. `AlreadyExists` when there is such a file.
+pub fn bind_own(path: &Path) -> Result<(), NetnsError> {
+    let failed = |step, error: io::Error| NetnsError::new(step, path, error);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(|error| failed("create", error))?;
+    }
+    File::create_new(path).map_err(|error| failed("create", error))?;
+    rustix::mount::mount_bind(OWN, path).map_err(|error| {
+        _ = fs::remove_file(path);
+        failed("mount", error.into())
+    })
+}
+
 /// Takes the name away; the namespace ends with its last user. Already gone is success.
 ///
 /// # Errors

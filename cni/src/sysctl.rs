@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::{fs::StatVfsMountFlags, mount::MountFlags};
+
 use crate::netns::{self, NetnsError};
 
 /// What failed.
@@ -64,6 +66,24 @@ pub fn write_in(netns: &Path, settings: &[(&str, &str)]) -> Result<(), SysctlErr
 /// [`SysctlError`].
 pub fn read_in(netns: &Path, key: &str) -> Result<String, SysctlError> {
     netns::in_netns(netns, || read(key))?
+}
+
+/// Lets the settings of network namespaces be written where they are mounted to be read alone, as in a container. Only where this process's mount namespace is meant:
+/// the rest of `/proc/sys` stays as it is.
+///
+/// # Errors
+/// The operating system's; it takes `CAP_SYS_ADMIN`.
+pub fn make_writable() -> io::Result<()> {
+    let net = path("net");
+    let is_read_only = || -> io::Result<bool> {
+        let flags = rustix::fs::statvfs(&net)?.f_flag;
+        Ok(flags.contains(StatVfsMountFlags::RDONLY))
+    };
+    if is_read_only()? {
+        rustix::mount::mount_bind(&net, &net)?;
+        rustix::mount::mount_remount(&net, MountFlags::BIND, c"")?;
+    }
+    Ok(())
 }
 
 fn path(key: &str) -> PathBuf {

@@ -1,25 +1,17 @@
 //! A running cluster: its network, its services and its nodes.
 
-use std::{collections::BTreeSet, fs, io, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use anyhow::Context as _;
-use backon::{ExponentialBuilder, Retryable as _};
 use futures::future::try_join_all;
-use podplane_api::core::Node;
-use podplane_client::{ApiError, Client, DeleteParams, Endpoint, endpoint};
 use podplane_kubelet::NodeName;
-use podplane_proto::{
-    cluster::{GetStatusResponse, ServiceStatus},
-    cri::{
-        ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest,
-        runtime_service_client::RuntimeServiceClient,
-    },
-};
+use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
 use tokio::task::{JoinSet, spawn_blocking};
 use tonic::Status;
 
 use super::{
     data_dir::{DataDir, Member, Record},
+    departure,
     fabric::{Fabric, NodeNetwork},
     kubeconfig,
     mode::Mode,
@@ -108,7 +100,7 @@ impl Cluster {
             self.start_kubelet(index);
         }
         for name in gone {
-            self.forget_node(name).await?;
+            departure::forget(&self.dir, &self.server, name).await?;
         }
         try_join_all(self.services().map(Service::listening)).await?;
         progress(format!(
@@ -316,7 +308,7 @@ impl Cluster {
                 kubelet.stop();
                 kubelet.stopped().await;
             }
-            if let Err(error) = self.remove_sandboxes(name).await {
+            if let Err(error) = departure::remove_sandboxes(&self.dir, name).await {
                 tracing::warn!(
                     node = name,
                     error = format!("{error:#}"),
@@ -341,52 +333,10 @@ impl Cluster {
             let name = name.to_owned();
             spawn_blocking(move || fabric.remove_node(&name)).await??;
         }
-        self.forget_node(name).await?;
+        departure::forget(&self.dir, &self.server, name).await?;
         // Last, so that a removal that failed half-way can be asked for again.
         self.record.nodes.retain(|node| node.name != name);
         self.dir.write_record(&self.record)
-    }
-
-    /// Removes what is left of a node without processes: its object and its files.
-    async fn forget_node(&self, name: &str) -> anyhow::Result<()> {
-        let client = Client::connect(&self.server.parse::<Endpoint>()?)?;
-        let nodes = client.all::<Node>();
-        let delete = || async { nodes.delete(name, &DeleteParams::default()).await };
-        // The API server may just be starting again: about ten seconds.
-        let waits = ExponentialBuilder::new()
-            .with_min_delay(Duration::from_millis(50))
-            .with_max_delay(Duration::from_secs(1))
-            .with_max_times(14);
-        let deleted = delete.retry(waits).when(ApiError::is_unavailable).await;
-        if let Err(error) = deleted.map(drop).or_else(ok_if_gone) {
-            return Err(error).with_context(|| format!("delete node {name}"));
-        }
-        let dir = self.dir.nodes().join(name);
-        match fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("remove {}", dir.display()))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn remove_sandboxes(&self, node: &str) -> anyhow::Result<()> {
-        let endpoint: Endpoint = processes::cri_socket(&self.dir, node).parse()?;
-        let mut runtime = RuntimeServiceClient::new(endpoint::channel(&endpoint)?);
-        let sandboxes = runtime
-            .list_pod_sandbox(ListPodSandboxRequest::default())
-            .await?;
-        for sandbox in sandboxes.into_inner().items {
-            let pod_sandbox_id = sandbox.id.clone();
-            runtime
-                .stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id })
-                .await?;
-            let pod_sandbox_id = sandbox.id;
-            runtime
-                .remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id })
-                .await?;
-        }
-        Ok(())
     }
 
     async fn make_fabric(&mut self) -> anyhow::Result<()> {
@@ -481,14 +431,6 @@ impl Cluster {
         self.control_plane
             .iter()
             .chain(self.groups.iter().flat_map(Group::services))
-    }
-}
-
-fn ok_if_gone(error: ApiError) -> Result<(), ApiError> {
-    if error.is_not_found() {
-        Ok(())
-    } else {
-        Err(error)
     }
 }
 

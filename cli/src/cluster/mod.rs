@@ -6,11 +6,13 @@
 
 pub(crate) mod control;
 pub(crate) mod data_dir;
+pub(crate) mod departure;
 pub(crate) mod echo;
 pub(crate) mod fabric;
 mod instance;
 pub(crate) mod kubeconfig;
 pub(crate) mod launch;
+pub(crate) mod lone_node;
 mod mode;
 pub(crate) mod namespaces;
 pub(crate) mod pods;

@@ -73,6 +73,10 @@ pub(crate) fn join(pid: i32) -> anyhow::Result<()> {
         if !netns::is_same(&user, File::open("/proc/self/ns/user")?)? {
             rustix::thread::move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
         }
+        // A node by itself has none of its own, and a container may not enter even the one that it is in.
+        if netns::is_same(&mount, File::open("/proc/self/ns/mnt")?)? {
+            return Ok(());
+        }
         rustix::thread::move_into_link_name_space(mount.as_fd(), Some(LinkNameSpaceType::Mount))?;
         // Entering a mount namespace goes to its root directory.
         directory.and_then(std::env::set_current_dir)

@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -32,6 +33,9 @@ const LISTEN_DEADLINE: Duration = Duration::from_secs(120);
 /// How much of a log is shown when a service does not start.
 const LAST_LINES: usize = 5;
 const LAST_BYTES: u64 = 4096;
+
+/// The log of a service that has none of its own.
+pub(crate) const STDERR: &str = "/dev/stderr";
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -213,8 +217,7 @@ const PASSED_ON: [&str; 6] = [
 ];
 
 fn start(spec: &Spec, address: Option<&str>) -> anyhow::Result<Child> {
-    let log = File::options().append(true).create(true).open(&spec.log);
-    let log = log.with_context(|| format!("open {}", spec.log.display()))?;
+    let log = open_log(&spec.log).with_context(|| format!("open {}", spec.log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("find the program's own file")?);
     command.args(&spec.args);
     if let Listens::AsPublished { listen, file } = &spec.listens {
@@ -240,6 +243,15 @@ fn start(spec: &Spec, address: Option<&str>) -> anyhow::Result<Child> {
         .stderr(log)
         .spawn()
         .with_context(|| format!("start {}", spec.name))
+}
+
+/// Standard error may be a socket, which cannot be opened by its name.
+fn open_log(path: &Path) -> io::Result<File> {
+    if path == Path::new(STDERR) {
+        Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
+    } else {
+        File::options().append(true).create(true).open(path)
+    }
 }
 
 fn remove_stale(file: &Path) -> anyhow::Result<()> {
@@ -285,6 +297,9 @@ fn describe(ended: io::Result<ExitStatus>) -> String {
 
 /// The end of a log, indented.
 fn last_lines(log: &Path) -> io::Result<String> {
+    if log == Path::new(STDERR) {
+        return Ok(String::new());
+    }
     let mut file = File::open(log)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;

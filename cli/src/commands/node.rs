@@ -1,4 +1,4 @@
-//! `node`: gives the running cluster another node, takes one away, or removes what an earlier block left on one.
+//! `node`: gives the running cluster another node, takes one away, removes what an earlier block left on one, or is one.
 
 use std::{collections::BTreeMap, process::ExitCode};
 
@@ -7,7 +7,7 @@ use podplane_api::{core::Node, meta::ObjectMeta, names};
 use podplane_client::{Client, DeleteParams};
 use podplane_proto::cluster::{AddNodeRequest, RemoveNodeRequest};
 
-use super::reset_bridge;
+use super::{node_run, reset_bridge};
 use crate::{
     cluster::{
         control,
@@ -19,7 +19,7 @@ use crate::{
     output,
 };
 
-/// Add a node to the cluster that runs, remove one, or reset its bridge
+/// Add a node to the cluster that runs, remove one, reset its bridge, or be a node of a cluster elsewhere
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  podplane node add edge-1\n  podplane node remove node-2")]
 pub(crate) struct Args {
@@ -53,6 +53,7 @@ enum Change {
         name: String,
     },
     ResetBridge(reset_bridge::Args),
+    Run(node_run::Args),
 }
 
 /// What the supervisor is asked for.
@@ -64,8 +65,8 @@ enum Request {
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
-    dir.running()?.with_context(|| not_running(&dir))?;
     let (names, request) = match args.change {
+        Change::Run(args) => return node_run::run(args, &dir, global),
         Change::ResetBridge(args) => return reset_bridge::run(&args, &dir),
         Change::Add {
             names,
@@ -83,6 +84,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             (vec![name], Request::Remove(request))
         }
     };
+    dir.running()?.with_context(|| not_running(&dir))?;
     block_on(async {
         let mut control = control::client(&dir)?;
         let done = match request {
