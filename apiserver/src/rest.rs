@@ -8,7 +8,6 @@ mod body;
 mod call;
 mod discovery;
 pub(crate) mod events;
-mod health;
 mod log;
 mod metrics;
 mod openapi;
@@ -31,6 +30,7 @@ use axum::{
 use http::{HeaderMap, StatusCode, Uri, request::Parts};
 use podplane_api::{ObjectKey, Scope};
 use podplane_proto::{error::ApiError, kubernetes};
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -60,18 +60,17 @@ pub(crate) fn router(
     mut kinds: Vec<Arc<dyn Resource>>,
     position: Position,
     stop: CancellationToken,
+    registry: &mut Registry,
 ) -> Router {
     kinds.extend(review::reviews(&kinds));
     let kinds: Arc<[_]> = kinds.into();
     let facade = Facade {
-        metrics: Metrics::new(Arc::clone(&kinds), position),
+        metrics: Metrics::new(registry, Arc::clone(&kinds), position),
         kinds,
         openapi: Arc::default(),
         stop,
     };
     Router::new()
-        .merge(health::routes(facade.stop.clone()))
-        .route("/metrics", get(metrics))
         .route("/version", get(|| async { version() }))
         .route("/", get(root))
         .route("/api", get(core))
@@ -98,10 +97,6 @@ async fn fallback(headers: HeaderMap) -> Answer {
         return tonic::Status::unimplemented("").into_http();
     }
     answer::no_such_path()
-}
-
-async fn metrics(State(facade): State<Facade>) -> Answer {
-    facade.metrics.show()
 }
 
 async fn root(State(facade): State<Facade>, headers: HeaderMap) -> Answer {

@@ -11,19 +11,16 @@ use podplane_api::{
     networking::ClusterCIDR,
 };
 use podplane_proto::{
-    DESCRIPTORS,
-    error::ApiError,
-    ipam::block_service_server::{self, BlockServiceServer},
-    store::store_service_server::{self, StoreServiceServer},
+    DESCRIPTORS, error::ApiError, ipam::block_service_server::BlockServiceServer,
+    store::store_service_server::StoreServiceServer,
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use podplane_telemetry::{
-    Tasks,
+    Process, Services, Tasks,
     server::{Listener, ServeError},
     tasks::{Ended, TaskError},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
 
 use crate::{
     Config, StoreKind,
@@ -142,8 +139,7 @@ pub(crate) async fn serve(
     server.add::<Pod>();
     let nodes = server.add_admitting::<Node>(Some(blocks.clone()));
     let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
-    server.routes.add_service(records);
-    server.names.push(block_service_server::SERVICE_NAME);
+    server.services.add(records);
     let namespaces = server.add::<Namespace>();
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
@@ -156,15 +152,16 @@ pub(crate) async fn serve(
     let Server {
         feeder,
         position,
-        routes,
-        names,
+        services,
         kinds,
         resources,
         stop: end_watches,
         ..
     } = server;
 
-    let rest = rest::router(resources, position.clone(), end_watches);
+    let mut process = Process::new(DESCRIPTORS);
+    let rest = rest::router(resources, position.clone(), end_watches, process.registry());
+    process.with_http(rest);
     let feed = feeder.fill(&engine).await?;
     let mut tasks = Tasks::new(shutdown);
     spawn(&mut tasks, "watch cache", feed.run());
@@ -187,12 +184,8 @@ pub(crate) async fn serve(
     spawn(&mut tasks, "expiry", Arc::clone(&upkeep).sweep());
     spawn(&mut tasks, "compaction", upkeep.compact());
     ready(&listener)?;
-    let stop = tasks.stop();
-    tasks.spawn("server", async move {
-        listener
-            .serve_with(routes, rest, &names, DESCRIPTORS, stop)
-            .await
-    });
+    process.serve(listener, services);
+    process.start(&mut tasks).await;
     Ok(tasks.run().await?)
 }
 
@@ -213,8 +206,7 @@ struct Server {
     engine: Engine,
     feeder: Feeder,
     position: Position,
-    routes: RoutesBuilder,
-    names: Vec<&'static str>,
+    services: Services,
     kinds: Vec<Arc<dyn Kind>>,
     resources: Vec<Arc<dyn Resource>>,
     stop: CancellationToken,
@@ -224,14 +216,13 @@ impl Server {
     fn new(engine: Engine, stop: CancellationToken) -> Self {
         let feeder = Feeder::new();
         let position = feeder.position();
-        let mut routes = RoutesBuilder::default();
-        routes.add_service(StoreServiceServer::new(Backups(engine.clone())));
+        let mut services = Services::default();
+        services.add(StoreServiceServer::new(Backups(engine.clone())));
         Self {
             engine,
             feeder,
             position,
-            routes,
-            names: vec![store_service_server::SERVICE_NAME],
+            services,
             kinds: Vec::new(),
             resources: Vec::new(),
             stop,
@@ -251,9 +242,8 @@ impl Server {
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
         let registry = registry.admitting(admission);
-        self.routes
-            .add_service(KindService::new(registry.clone(), self.stop.clone()));
-        self.names.push(K::SERVICE);
+        self.services
+            .add(KindService::new(registry.clone(), self.stop.clone()));
         self.kinds.push(Arc::new(registry.clone()));
         self.resources.push(Arc::new(registry.clone()));
         registry

@@ -14,12 +14,11 @@ use clap::Args;
 use futures::future::BoxFuture;
 use podplane_proto::{DESCRIPTORS, cloud::cloud_service_server::CloudServiceServer};
 use podplane_telemetry::{
-    Tasks,
+    Process, Services, Tasks,
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{server::NamedService, service::RoutesBuilder};
 
 use crate::{
     instances::{FileError, InstancesFile},
@@ -86,16 +85,14 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let instances = InstancesFile::open(file)?;
     let seed = troubles.seed.unwrap_or_else(rand::random);
     tracing::info!(instances = instances.len(), seed, "serving instances");
-    let listener = Listener::bind(&listen).await?;
-    if let Some(path) = &address_file {
-        listener.publish(path)?;
-    }
-    let mut routes = RoutesBuilder::default();
-    let server = CloudServiceServer::new(Service::new(instances, troubles, seed));
-    routes.add_service(server);
-    let served = &[<CloudServiceServer<Service> as NamedService>::NAME];
+    let listener = Listener::published(&listen, address_file.as_deref()).await?;
+    let mut services = Services::default();
+    services.add(CloudServiceServer::new(Service::new(
+        instances, troubles, seed,
+    )));
+    let mut process = Process::new(DESCRIPTORS);
+    process.serve(listener, services);
     let mut tasks = Tasks::new(stop);
-    let stop = tasks.stop();
-    tasks.spawn("server", listener.serve(routes, served, DESCRIPTORS, stop));
+    process.start(&mut tasks).await;
     Ok(tasks.run().await?)
 }

@@ -30,12 +30,11 @@ use podplane_client::{
     Cache, Client, Endpoint, EventRecorder, ListParams, endpoint::EndpointError, reflector,
 };
 use podplane_telemetry::{
-    Tasks,
+    Process, Services, Tasks,
     server::{Listen, Listener, ServeError},
-    tasks::{Ended, TaskError},
+    tasks::Ended,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
 
 use crate::{
     deployment::Deployments,
@@ -114,12 +113,9 @@ pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result
 
 async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     let client = Client::connect(&config.server)?;
-    let listener = Listener::bind(&config.listen).await?;
-    if let Some(path) = &config.address_file {
-        listener.publish(path)?;
-    }
+    let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let mut kinds = Kinds {
-        tasks: Tasks::new(stop.clone()),
+        tasks: Tasks::new(stop),
         client: client.clone(),
         garbage: Garbage::default(),
         follow: Vec::new(),
@@ -142,50 +138,48 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
 
     let (garbage, world) = (Arc::new(garbage), Arc::new(World::default()));
     let ready = Arc::new(Latch::new(follow.len() + 1));
+    let is_ready = ready.clone();
     for follow in follow {
-        spawn(&mut tasks, "owners", follow(garbage.clone(), ready.clone()));
+        tasks.follow("owners", follow(garbage.clone(), ready.clone()));
     }
     let (known, is_known) = (world.clone(), ready.clone());
-    spawn(&mut tasks, "workloads", async move {
+    tasks.follow("workloads", async move {
         known.follow(deployments, sets, pods, &is_known).await;
     });
 
     let (events, write_events) = EventRecorder::new(client.clone(), "deployment-controller", "");
-    spawn(&mut tasks, "events of deployments", write_events);
+    tasks.follow("events of deployments", write_events);
     let controller = Deployments::new(client.clone(), events);
     let (known, is_known) = (world.clone(), ready.clone());
     let workers = config.concurrent_deployment_syncs.into();
-    spawn(&mut tasks, "deployment controller", async move {
+    tasks.follow("deployment controller", async move {
         is_known.opened().await;
         let reconcile = async |key: ObjectKey| controller.reconcile(&known, &key).await;
         work("deployment", &known.deployment_queue, workers, reconcile).await;
     });
 
     let (events, write_events) = EventRecorder::new(client.clone(), "replicaset-controller", "");
-    spawn(&mut tasks, "events of replicasets", write_events);
+    tasks.follow("events of replicasets", write_events);
     let controller = ReplicaSets::new(client, events);
     let is_known = ready.clone();
     let workers = config.concurrent_replicaset_syncs.into();
-    spawn(&mut tasks, "replicaset controller", async move {
+    tasks.follow("replicaset controller", async move {
         is_known.opened().await;
         let reconcile = async |key: ObjectKey| controller.reconcile(&world, &key).await;
         work("replicaset", &world.set_queue, workers, reconcile).await;
     });
 
     let workers = config.concurrent_gc_syncs.into();
-    spawn(&mut tasks, "garbage collector", async move {
+    tasks.follow("garbage collector", async move {
         ready.opened().await;
         let reconcile = async |uid: String| garbage.reconcile(&uid).await;
         work("garbage", &garbage.queue, workers, reconcile).await;
     });
 
-    let serve = listener.serve(
-        RoutesBuilder::default(),
-        &[],
-        podplane_proto::DESCRIPTORS,
-        stop,
-    );
-    tasks.spawn("server", serve);
+    let mut process = Process::new(podplane_proto::DESCRIPTORS);
+    process.serve(listener, Services::default());
+    process.ready_when("objects", async move { is_ready.opened().await });
+    process.start(&mut tasks).await;
     Ok(tasks.run().await?)
 }
 
@@ -203,7 +197,7 @@ struct Kinds {
 impl Kinds {
     fn watch<K: Object>(&mut self) -> Cache<K> {
         let (cache, watch) = reflector(self.client.all::<K>(), ListParams::default());
-        spawn(&mut self.tasks, K::KIND, watch);
+        self.tasks.follow(K::KIND, watch);
         let kind = self.garbage.add::<K>(&self.client);
         let followed = cache.clone();
         let follow =
@@ -211,13 +205,4 @@ impl Kinds {
         self.follow.push(Box::new(follow));
         cache
     }
-}
-
-/// Starts what never ends by itself. Whatever it is at when the process ends, the next one begins with a list.
-fn spawn(tasks: &mut Tasks, task: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-    let stop = tasks.stop();
-    tasks.spawn(task, async move {
-        stop.run_until_cancelled(work).await;
-        Ok::<(), TaskError>(())
-    });
 }

@@ -36,12 +36,11 @@ use podplane_ipam::upstream::FlagError;
 use podplane_ipam::{ClusterRange, Compat, Notice, RangeConfigError, RangeFlags};
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_telemetry::{
-    Tasks, probes,
+    Process, Services, Tasks,
     server::{Listen, Listener, ServeError},
     tasks::{Ended, TaskError},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
 
 pub use allocators::{AllocatorType, InvalidAllocatorType};
 
@@ -241,10 +240,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     allocator.announce();
     let wants_cluster_cidrs = allocator.wants_cluster_cidrs();
     let client = Client::connect(&config.server)?.with_patch_faults(config.inject_patch.clone());
-    let listener = Listener::bind(&config.listen).await?;
-    if let Some(path) = &config.address_file {
-        listener.publish(path)?;
-    }
+    let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
 
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let known = Arc::new(controller::Known::default());
@@ -255,20 +251,16 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         reflector(client.all::<ClusterCIDR>(), ListParams::default());
     let (events, write_events) = EventRecorder::new(client, COMPONENT, "");
 
-    let (synced_nodes, synced_pods) = (nodes.clone(), pods.clone());
-    let synced_cluster_cidrs = cluster_cidrs.clone();
-    let ready = move || {
-        let cluster_cidrs = !wants_cluster_cidrs || synced_cluster_cidrs.is_synced();
-        vec![
-            ("nodes", synced_nodes.is_synced()),
-            ("pods", synced_pods.is_synced()),
-            ("clustercidrs", cluster_cidrs),
-        ]
-    };
-    let http = probes::routes(metrics.registry(known.clone()), ready);
-    let mut routes = RoutesBuilder::default();
-    routes.add_service(IpamServiceServer::new(service::Service::new(known.clone())));
-    let served = &[<IpamServiceServer<service::Service> as tonic::server::NamedService>::NAME];
+    let mut process = Process::new(podplane_proto::DESCRIPTORS);
+    metrics.register(process.registry(), known.clone());
+    let mut services = Services::default();
+    services.add(IpamServiceServer::new(service::Service::new(known.clone())));
+    process.serve(listener, services);
+    process.ready_when("nodes", nodes.synced());
+    process.ready_when("pods", pods.synced());
+    if wants_cluster_cidrs {
+        process.ready_when("clustercidrs", cluster_cidrs.synced());
+    }
 
     // What only a leader does. Caches are kept while standing by, too.
     let quarantine = Duration::from_secs(config.orphan_quarantine.into());
@@ -298,26 +290,16 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         Box::pin(led).await?.unwrap_or(Ok(()))
     };
 
-    let mut tasks = Tasks::new(stop.clone());
+    let mut tasks = Tasks::new(stop);
     if wants_cluster_cidrs {
-        let follow = until(stop.clone(), follow_cluster_cidrs);
-        tasks.spawn("ClusterCIDR watch", follow);
+        tasks.follow("ClusterCIDR watch", follow_cluster_cidrs);
     }
-    tasks.spawn("node watch", until(stop.clone(), follow_nodes));
-    tasks.spawn("pod watch", until(stop.clone(), follow_pods));
-    tasks.spawn("event writer", until(stop.clone(), write_events));
+    tasks.follow("node watch", follow_nodes);
+    tasks.follow("pod watch", follow_pods);
+    tasks.follow("event writer", write_events);
     tasks.spawn("leader", leads);
-    tasks.spawn(
-        "server",
-        listener.serve_with(routes, http, served, podplane_proto::DESCRIPTORS, stop),
-    );
+    process.start(&mut tasks).await;
     Ok(tasks.run().await?)
-}
-
-async fn until(stop: CancellationToken, work: impl Future<Output = ()>) -> Result<(), TaskError> {
-    // Whatever the work was at, the next process begins with a list.
-    stop.run_until_cancelled(work).await;
-    Ok(())
 }
 
 async fn ended(work: impl Future<Output = ()>) -> Result<(), TaskError> {

@@ -178,18 +178,16 @@ impl Metrics {
     }
 
     /// What `/metrics` shows.
-    pub(crate) fn registry(&self, known: Arc<Known>) -> Registry {
-        let mut registry = Registry::default();
+    pub(crate) fn register(&self, registry: &mut Registry, known: Arc<Known>) {
         registry.register(
             "workqueue_dropped_objects",
             "Nodes that failed so often that they are left alone until they change",
             self.dropped.clone(),
         );
-        self.flags.register(&mut registry, "cidrset");
-        self.objects.register(&mut registry, "multicidrset");
+        self.flags.register(registry, "cidrset");
+        self.objects.register(registry, "multicidrset");
         let metrics = self.clone();
         registry.register_collector(Box::new(Present { metrics, known }));
-        registry
     }
 
     /// Makes a decision and counts what it changed.
@@ -490,8 +488,9 @@ mod tests {
         node("a", true);
         node("b", true);
         node("a", false);
-        let mut shown = String::new();
-        text::encode(&mut shown, &metrics.registry(Arc::default())).unwrap();
+        let (mut registry, mut shown) = (Registry::default(), String::new());
+        metrics.register(&mut registry, Arc::default());
+        text::encode(&mut shown, &registry).unwrap();
         for line in [
             "cidrset_cidrs_allocations_total{clusterCIDR=\"10.0.0.0/22\"} 2",
             "cidrset_cidrs_releases_total{clusterCIDR=\"10.0.0.0/22\"} 1",

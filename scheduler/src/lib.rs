@@ -14,12 +14,11 @@ use podplane_api::core::{Node, Pod};
 use podplane_client::{Client, EventRecorder, ListParams, endpoint::EndpointError, reflector};
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
 use podplane_telemetry::{
-    Tasks,
+    Process, Services, Tasks,
     server::{Listener, ServeError},
-    tasks::{Ended, TaskError},
+    tasks::Ended,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
 
 pub mod bind;
 pub mod cache;
@@ -78,43 +77,28 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
         ip_policy,
     } = config;
     let client = Client::connect(&server)?;
-    let listener = Listener::bind(&listen).await?;
+    let listener = Listener::published(&listen, address_file.as_deref()).await?;
     tracing::info!(%server, ?ip_policy, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
     let (recorder, events_driver) = EventRecorder::new(client.clone(), pod::SCHEDULER_NAME, "");
-    for (name, driver) in [
-        ("pod reflector", Box::pin(pods_driver) as Background),
-        ("node reflector", Box::pin(nodes_driver)),
-        ("event recorder", Box::pin(events_driver)),
-    ] {
-        let stop = tasks.stop();
-        // Losing the driver loses nothing: it keeps its state elsewhere, and the process ends.
-        let until_stopped = async move {
-            stop.run_until_cancelled(driver).await;
-            Ok::<_, TaskError>(())
-        };
-        tasks.spawn(name, until_stopped);
-    }
+    tasks.follow("pod reflector", pods_driver);
+    tasks.follow("node reflector", nodes_driver);
+    tasks.follow("event recorder", events_driver);
 
     let reporter = report::Reporter::new(client.clone(), recorder);
     tasks.spawn("reporter", reporter.clone().run(tasks.stop()));
 
     let (service, questions) = service::Service::new(pods.clone());
-    let mut routes = RoutesBuilder::default();
-    routes.add_service(SchedulerServiceServer::new(service));
-    if let Some(path) = &address_file {
-        listener.publish(path)?;
-    }
-    let names = [podplane_proto::scheduler::scheduler_service_server::SERVICE_NAME];
-    let stop = tasks.stop();
-    tasks.spawn("server", async move {
-        listener
-            .serve(routes, &names, podplane_proto::DESCRIPTORS, stop)
-            .await
-    });
+    let mut services = Services::default();
+    services.add(SchedulerServiceServer::new(service));
+    let mut process = Process::new(podplane_proto::DESCRIPTORS);
+    process.serve(listener, services);
+    process.ready_when("pods", pods.synced());
+    process.ready_when("nodes", nodes.synced());
+    process.start(&mut tasks).await;
 
     let driver = driver::Driver {
         client,
@@ -126,5 +110,3 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     tasks.spawn("driver", driver.run(ip_policy, tasks.stop()));
     Ok(tasks.run().await?)
 }
-
-type Background = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;

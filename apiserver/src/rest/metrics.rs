@@ -8,7 +8,7 @@ use std::sync::{
 use http::{Method, StatusCode};
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text},
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
     metrics::{
         counter::Counter,
         family::Family,
@@ -17,21 +17,14 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{
-    answer::{self, Answer},
-    resource::{Names, Resource, Subresource},
-};
+use super::resource::{Names, Resource, Subresource};
 use crate::cache::Position;
-
-/// What the encoder writes, and Prometheus asks for first.
-const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The counters and gauges of the REST API. Cloning shares them.
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
     requests: Family<Request, Counter<u64, AtomicU64>>,
     running: Family<Running, Gauge<i64, AtomicI64>>,
-    registry: Arc<Registry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -63,10 +56,13 @@ impl Drop for Goes {
 }
 
 impl Metrics {
-    pub(super) fn new(kinds: Arc<[Arc<dyn Resource>]>, position: Position) -> Self {
+    pub(super) fn new(
+        registry: &mut Registry,
+        kinds: Arc<[Arc<dyn Resource>]>,
+        position: Position,
+    ) -> Self {
         let requests = Family::default();
         let running = Family::default();
-        let mut registry = Registry::default();
         // The encoder adds `_total`.
         registry.register(
             "apiserver_request",
@@ -79,11 +75,7 @@ impl Metrics {
             running.clone(),
         );
         registry.register_collector(Box::new(Stored { kinds, position }));
-        Self {
-            requests,
-            running,
-            registry: Arc::new(registry),
-        }
+        Self { requests, running }
     }
 
     /// Counts a request that has been answered.
@@ -116,15 +108,6 @@ impl Metrics {
         let gauge = self.running.get_or_create(&running).clone();
         gauge.inc();
         Goes(gauge)
-    }
-
-    /// All of it as text.
-    pub(super) fn show(&self) -> Answer {
-        let mut shown = String::new();
-        match text::encode(&mut shown, &self.registry) {
-            Ok(()) => answer::body(StatusCode::OK, TEXT, shown),
-            Err(error) => answer::text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-        }
     }
 }
 

@@ -7,14 +7,17 @@ use std::{
     fs::TryLockError,
     io::{self, Write as _},
     path::PathBuf,
+    pin::pin,
     process::ExitCode,
     time::Duration,
 };
 
 use anyhow::Context as _;
 use backon::{ConstantBuilder, Retryable as _};
+use futures::FutureExt as _;
 use podplane_proto::{DESCRIPTORS, cluster::cluster_service_server::ClusterServiceServer};
 use podplane_telemetry::{
+    Process, Services, Tasks,
     logging::{self, LogConfig, LogFormat},
     server::{Listen, Listener},
     shutdown,
@@ -24,9 +27,8 @@ use rustix::{
     process::{Signal, getppid, set_parent_process_death_signal, setsid},
 };
 use serde::{Deserialize, Serialize};
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
 
 use super::{
     control::{Command, Control},
@@ -173,7 +175,7 @@ async fn live(
     gone: &[String],
     detach: bool,
 ) -> anyhow::Result<()> {
-    let mut signal = std::pin::pin!(shutdown::requested());
+    let mut signal = pin!(shutdown::requested());
     // Starting keeps all that it has made in `cluster`, which `stop` takes down however far it came.
     let started = tokio::select! {
         started = cluster.start(gone) => started,
@@ -185,7 +187,10 @@ async fn live(
         Err(error) => Err(error),
     };
     let (mut serving, stop_serving) = match server {
-        Ok(server) => server,
+        Ok(tasks) => {
+            let stop = tasks.stop();
+            (pin!(tasks.run().fuse()), stop)
+        }
         Err(error) => {
             cluster.stop().await;
             dir.clear_running()?;
@@ -202,7 +207,7 @@ async fn live(
                 tracing::info!(signal = signal.unwrap_or("unknown"), "stopping");
                 None
             }
-            ended = serving.join_next() => {
+            ended = &mut serving => {
                 tracing::error!(?ended, "the control socket is no longer served; stopping");
                 None
             }
@@ -232,34 +237,20 @@ async fn live(
         _ = farewell.send(());
     }
     stop_serving.cancel();
-    _ = tokio::time::timeout(FAREWELL, serving.join_next()).await;
+    _ = tokio::time::timeout(FAREWELL, serving).await;
     tracing::info!("stopped");
     Ok(())
 }
 
-type Serving = (
-    JoinSet<Result<(), podplane_telemetry::server::ServeError>>,
-    CancellationToken,
-);
-
-async fn serve(dir: &DataDir, commands: mpsc::Sender<Command>) -> anyhow::Result<Serving> {
-    let stop = CancellationToken::new();
+async fn serve(dir: &DataDir, commands: mpsc::Sender<Command>) -> anyhow::Result<Tasks> {
     let listener = Listener::bind(&Listen::Unix(dir.control_socket())).await?;
-    let mut routes = RoutesBuilder::default();
-    routes.add_service(ClusterServiceServer::new(Control::new(commands)));
-    let mut serving = JoinSet::new();
-    let served = stop.clone();
-    serving.spawn(async move {
-        listener
-            .serve(
-                routes,
-                &["podplane.cluster.v1.ClusterService"],
-                DESCRIPTORS,
-                served,
-            )
-            .await
-    });
-    Ok((serving, stop))
+    let mut services = Services::default();
+    services.add(ClusterServiceServer::new(Control::new(commands)));
+    let mut process = Process::new(DESCRIPTORS);
+    process.serve(listener, services);
+    let mut tasks = Tasks::new(CancellationToken::new());
+    process.start(&mut tasks).await;
+    Ok(tasks)
 }
 
 /// Tells `up`, and from here on needs it no more. Nothing is written to standard output after this.

@@ -110,10 +110,12 @@ impl<K: Object> Cache<K> {
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub async fn synced(&self) {
+    pub fn synced(&self) -> impl Future<Output = ()> + Send + use<K> {
         let mut synced = self.synced.clone();
-        if synced.wait_for(|synced| *synced).await.is_err() {
-            std::future::pending::<()>().await;
+        async move {
+            if synced.wait_for(|synced| *synced).await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 

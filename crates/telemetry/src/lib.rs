@@ -1,15 +1,18 @@
-//! What every process does the same way: logging, shutdown, owning its tasks, and serving gRPC.
+//! What every process does the same way: logging, shutdown, owning its tasks, serving gRPC and showing how it is.
 //!
-//! It knows nothing of podplane's objects. Start reading at [`server`].
+//! It knows nothing of podplane's objects. Start reading at [`process`].
 
 #![warn(missing_docs)]
 
 pub mod logging;
-pub mod probes;
+pub mod process;
 pub mod server;
 pub mod shutdown;
 pub mod tasks;
 
+mod health;
+mod probes;
 mod reflection;
 
+pub use process::{Process, Services};
 pub use tasks::Tasks;

@@ -1,43 +1,79 @@
-//! What a process tells those who watch over it: `/metrics`, `/livez`, `/readyz` and the older `/healthz`, for [`Listener::serve_with`](crate::server::Listener::serve_with).
+//! What a process tells those who watch over it, over HTTP: `/metrics`, `/livez`, `/readyz` and the older `/healthz`, each whole or by check, and
+//! `/debug/log-level`.
 
-use std::sync::Arc;
+use std::{error::Error as _, sync::Arc};
 
 use axum::{
     Router,
-    extract::RawQuery,
+    extract::{DefaultBodyLimit, Path, RawQuery},
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{MethodRouter, get},
 };
 use prometheus_client::{encoding::text, registry::Registry};
 
+use crate::logging;
+
 /// What the encoder writes, and Prometheus asks for first.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// No filter of logs is longer.
+const MAX_FILTER: usize = 4096;
 
 /// What is checked, and whether it is well.
-pub type Checks = Vec<(&'static str, bool)>;
+pub(crate) type Checks = Vec<(&'static str, bool)>;
 
 /// The routes. A process that answers lives; it is ready while all that `ready` says is well.
-pub fn routes(
+pub(crate) fn routes(
     registry: Registry,
     ready: impl Fn() -> Checks + Clone + Send + Sync + 'static,
 ) -> Router {
     let registry = Arc::new(registry);
     let alive = || vec![("ping", true)];
-    Router::new()
+    let router = Router::new()
         .route("/metrics", get(async move || metrics(&registry)))
-        .route(
-            "/livez",
-            get(async move |query| answer("livez", &alive(), query)),
-        )
-        .route(
-            "/healthz",
-            get(async move |query| answer("healthz", &alive(), query)),
-        )
-        .route(
-            "/readyz",
-            get(async move |query| answer("readyz", &ready(), query)),
-        )
+        .route("/debug/log-level", log_level());
+    let router = probe(router, "livez", alive);
+    let router = probe(router, "healthz", alive);
+    probe(router, "readyz", ready)
+}
+
+fn probe(
+    router: Router,
+    name: &'static str,
+    checks: impl Fn() -> Checks + Clone + Send + Sync + 'static,
+) -> Router {
+    let all = checks.clone();
+    let whole = get(async move |query| answer(name, &all(), query));
+    let one = get(async move |Path(check): Path<String>, query| {
+        let mut checks = checks();
+        checks.retain(|(name, _)| *name == check);
+        match checks.is_empty() {
+            true => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
+            false => answer(name, &checks, query),
+        }
+    });
+    let router = router.route(&format!("/{name}"), whole);
+    router.route(&format!("/{name}/{{check}}"), one)
+}
+
+/// Shows which lines are logged, and changes it.
+fn log_level() -> MethodRouter {
+    let shown = || format!("{}\n", logging::filter().unwrap_or_default());
+    let change = async move |text: String| match logging::set_filter(text.trim()) {
+        Ok(()) => {
+            tracing::info!(filter = text.trim(), "log level changed");
+            shown().into_response()
+        }
+        Err(error) => {
+            let cause = error.source().map(|cause| format!(": {cause}"));
+            let text = format!("{error}{}\n", cause.unwrap_or_default());
+            (StatusCode::BAD_REQUEST, text).into_response()
+        }
+    };
+    get(async move || shown())
+        .put(change)
+        .post(change)
+        .layer(DefaultBodyLimit::max(MAX_FILTER))
 }
 
 fn metrics(registry: &Registry) -> Response {
@@ -69,5 +105,54 @@ fn answer(name: &str, checks: &Checks, RawQuery(query): RawQuery) -> Response {
             let text = format!("{lines}{name} check failed\n");
             (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::Body, http::Request};
+    use http_body_util::BodyExt as _;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn ask(method: &str, path: &str, body: &str) -> (u16, String) {
+        let ready = || vec![("ping", true), ("nodes", false)];
+        let request = Request::builder().method(method).uri(path);
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let answer = routes(Registry::default(), ready).oneshot(request).await;
+        let answer = answer.unwrap();
+        let code = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn each_check_can_be_asked_for() {
+        let failed = "[+]ping ok\n[-]nodes failed: reason withheld\nreadyz check failed\n";
+        for (path, want) in [
+            ("/livez", (200, "ok")),
+            ("/livez/ping", (200, "ok")),
+            ("/readyz", (500, failed)),
+            ("/readyz/ping", (200, "ok")),
+            ("/readyz/moon", (404, "404 page not found\n")),
+        ] {
+            let (code, text) = ask("GET", path, "").await;
+            assert_eq!((code, text.as_str()), want, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_filter_that_is_none_is_refused_with_the_reason() {
+        let (code, text) = ask("PUT", "/debug/log-level", "podplane=loud").await;
+        assert_eq!(code, 400);
+        assert!(
+            text.contains("invalid log filter \"podplane=loud\""),
+            "{text}"
+        );
+        let (code, _) = ask("POST", "/debug/log-level", "podplane=debug").await;
+        assert_eq!(code, 200);
+        let (code, _) = ask("PUT", "/debug/log-level", &"x".repeat(5000)).await;
+        assert_eq!(code, 413);
     }
 }

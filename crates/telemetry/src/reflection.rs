@@ -2,6 +2,7 @@
 //! version of the protocol, takes longer than the rest of their start.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     fmt, future,
     sync::{Arc, OnceLock},
@@ -13,18 +14,32 @@ use tonic::{
     body::Body,
     codegen::{BoxFuture, Service, http},
     server::NamedService,
+    service::RoutesBuilder,
 };
 use tonic_reflection::server::{Builder, Error};
 
-/// What reflection is told of a server.
-#[derive(Clone, Debug)]
-pub(crate) struct Described {
-    pub(crate) names: Vec<String>,
-    pub(crate) descriptors: &'static [u8],
+/// What reflection is told of a process.
+#[derive(Debug)]
+struct Described {
+    names: BTreeSet<&'static str>,
+    descriptors: &'static [u8],
+}
+
+/// What adds both versions of the protocol to a socket. All sockets share what is made of the descriptors, which is megabytes.
+pub(crate) fn reflection(
+    names: BTreeSet<&'static str>,
+    descriptors: &'static [u8],
+) -> impl Fn(&mut RoutesBuilder) {
+    let described = Arc::new(Described { names, descriptors });
+    let v1 = OnFirstCall::new(&described, |described| described.builder().build_v1());
+    let v1alpha = OnFirstCall::new(&described, |described| described.builder().build_v1alpha());
+    move |routes| {
+        routes.add_service(v1.clone()).add_service(v1alpha.clone());
+    }
 }
 
 impl Described {
-    pub(crate) fn builder(&self) -> Builder<'static> {
+    fn builder(&self) -> Builder<'static> {
         let builder = Builder::configure()
             .register_encoded_file_descriptor_set(self.descriptors)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -36,22 +51,19 @@ impl Described {
             .with_service_name("grpc.reflection.v1.ServerReflection")
             .with_service_name("grpc.reflection.v1alpha.ServerReflection");
         let names = self.names.iter();
-        names.fold(builder, |builder, name| builder.with_service_name(name))
+        names.fold(builder, |builder, name| builder.with_service_name(*name))
     }
 }
 
 /// A service that is made by its first call.
-pub(crate) struct OnFirstCall<S> {
+struct OnFirstCall<S> {
     described: Arc<Described>,
     make: fn(&Described) -> Result<S, Error>,
     made: Arc<OnceLock<Result<S, Error>>>,
 }
 
 impl<S> OnFirstCall<S> {
-    pub(crate) fn new(
-        described: &Arc<Described>,
-        make: fn(&Described) -> Result<S, Error>,
-    ) -> Self {
+    fn new(described: &Arc<Described>, make: fn(&Described) -> Result<S, Error>) -> Self {
         Self {
             described: Arc::clone(described),
             make,

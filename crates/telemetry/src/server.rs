@@ -1,4 +1,4 @@
-//! Serving gRPC, with what every server of podplane has: health for each service, reflection v1 and v1alpha.
+//! Where a server listens.
 
 use std::{
     fmt, fs, io,
@@ -6,16 +6,13 @@ use std::{
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     str::FromStr,
-    sync::Arc,
 };
 
-use crate::reflection::{Described, OnFirstCall};
-use axum::Router;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{
-    service::{Routes, RoutesBuilder},
+    service::Routes,
     transport::{Server, server::TcpIncoming},
 };
 
@@ -140,6 +137,19 @@ impl Listener {
         }
     }
 
+    /// Binds, and [publishes](Listener::publish) the address if there is a file for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of both.
+    pub async fn published(listen: &Listen, file: Option<&Path>) -> Result<Self, ServeError> {
+        let listener = Self::bind(listen).await?;
+        if let Some(file) = file {
+            listener.publish(file)?;
+        }
+        Ok(listener)
+    }
+
     /// The address, with the port that was given for port 0.
     pub fn address(&self) -> &Listen {
         &self.address
@@ -160,59 +170,12 @@ impl Listener {
         fs::rename(&new, path).map_err(failed)
     }
 
-    /// Serves until `stop`. Open streams must watch `stop` themselves, since a graceful shutdown waits for them.
-    ///
-    /// `names` are the services whose health is SERVING from now on, `descriptors` an encoded `FileDescriptorSet`.
-    ///
-    /// # Errors
-    ///
-    /// [`ServeError::Transport`] if accepting fails.
-    pub async fn serve(
+    /// Serves routes until `stop`. Open streams must watch `stop` themselves, since a graceful shutdown waits for them.
+    pub(crate) async fn serve(
         self,
-        routes: RoutesBuilder,
-        names: &[&str],
-        descriptors: &'static [u8],
+        routes: Routes,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
-        let unknown = async || tonic::Status::unimplemented("").into_http::<axum::body::Body>();
-        let http = Router::new().fallback(unknown);
-        self.serve_with(routes, http, names, descriptors, stop)
-            .await
-    }
-
-    /// The same, and plain HTTP on the same socket. What is neither a service nor a route of `http` is for the fallback of `http`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Listener::serve`].
-    pub async fn serve_with(
-        self,
-        mut routes: RoutesBuilder,
-        http: Router,
-        names: &[&str],
-        descriptors: &'static [u8],
-        stop: CancellationToken,
-    ) -> Result<(), ServeError> {
-        let (health, health_service) = tonic_health::server::health_reporter();
-        for name in names {
-            health
-                .set_service_status(name, tonic_health::ServingStatus::Serving)
-                .await;
-        }
-        let described = Arc::new(Described {
-            names: names.iter().map(|name| (*name).to_owned()).collect(),
-            descriptors,
-        });
-        routes
-            .add_service(health_service)
-            .add_service(OnFirstCall::new(&described, |described| {
-                described.builder().build_v1()
-            }))
-            .add_service(OnFirstCall::new(&described, |described| {
-                described.builder().build_v1alpha()
-            }));
-        let routes = routes.routes().into_axum_router().reset_fallback();
-        let routes = Routes::from(routes.merge(http));
         let server = Server::builder().accept_http1(true).add_routes(routes);
         tracing::info!(address = %self.address, "serving");
         let stop = stop.cancelled_owned();

@@ -68,6 +68,15 @@ impl Tasks {
             .spawn(async move { (task, future.await.map_err(Into::into)) });
     }
 
+    /// Starts what never ends by itself, and has nothing to finish when it is stopped: whatever it is at, the next process begins with a list.
+    pub fn follow(&mut self, task: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop();
+        self.spawn(task, async move {
+            stop.run_until_cancelled_owned(work).await;
+            Ok::<_, TaskError>(())
+        });
+    }
+
     /// Runs until shutdown is asked for or a task ends, then stops the others and waits for them.
     ///
     /// # Errors

@@ -12,11 +12,7 @@ pub mod service;
 pub mod template;
 
 use futures::future::BoxFuture;
-use std::{
-    path::PathBuf,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use podplane_cni::types::ConfigError;
 use podplane_proto::{
@@ -24,15 +20,12 @@ use podplane_proto::{
     cri::{image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer},
 };
 use podplane_telemetry::{
-    Tasks,
+    Process, Services, Tasks,
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
-use prost::Message as _;
-use prost_types::FileDescriptorSet;
 use tokio::{sync::Semaphore, task, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
 
 use self::{
     images::Images,
@@ -43,16 +36,6 @@ use self::{
     template::Template,
 };
 use crate::{NodeDir, NodeName};
-
-/// The description of CRI alone. With that of all of podplane, each of hundreds of sockets would hold 2 MB for reflection.
-static DESCRIPTORS_OF_CRI: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut all = FileDescriptorSet::decode(DESCRIPTORS).unwrap_or_default();
-    all.file.retain(|file| file.package() == "runtime.v1");
-    all.encode_to_vec()
-});
-
-/// The services of every socket, for health and reflection.
-const SERVICES: [&str; 2] = ["runtime.v1.RuntimeService", "runtime.v1.ImageService"];
 
 /// Whether pods get devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -127,6 +110,19 @@ pub struct Config {
     /// How often addresses and namespaces that no sandbox has are reclaimed, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, env = "PODPLANE_GC_INTERVAL")]
     pub gc_interval: Duration,
+
+    /// Where to serve /metrics, /livez, /readyz and /debug/log-level, besides the sockets [default: nowhere]
+    #[arg(long, value_name = "ADDR", env = "PODPLANE_HTTP_LISTEN")]
+    pub http_listen: Option<Listen>,
+
+    /// A file to write that address to
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "PODPLANE_HTTP_ADDRESS_FILE",
+        requires = "http_listen"
+    )]
+    pub http_address_file: Option<PathBuf>,
 }
 
 /// Why the CRI server ended, or did not start.
@@ -184,7 +180,11 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         return Err(RunError::OneNode(config.nodes.len()));
     }
     let slots = Arc::new(Semaphore::new(config.cni_concurrency.into()));
-    let mut tasks = Tasks::new(stop);
+    let mut process = Process::new(DESCRIPTORS);
+    if let Some(listen) = &config.http_listen {
+        let file = config.http_address_file.as_deref();
+        process.serve_http(Listener::published(listen, file).await?);
+    }
     let mut nodes = Vec::new();
     for node in &config.nodes {
         let sandboxes = open(&config, node).await?;
@@ -195,16 +195,15 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         let images = Images {
             dir: config.nodes_dir.clone(),
         };
-        let mut routes = RoutesBuilder::default();
-        routes
-            .add_service(RuntimeServiceServer::new(runtime))
-            .add_service(ImageServiceServer::new(images));
-        tasks.spawn(
-            "CRI server",
-            listener.serve(routes, &SERVICES, &DESCRIPTORS_OF_CRI, tasks.stop()),
-        );
+        let mut services = Services::default();
+        services
+            .add(RuntimeServiceServer::new(runtime))
+            .add(ImageServiceServer::new(images));
+        process.serve(listener, services);
         nodes.push(sandboxes);
     }
+    let mut tasks = Tasks::new(stop);
+    process.start(&mut tasks).await;
     tasks.spawn(
         "garbage collection",
         collect_garbage(nodes, config.gc_interval, tasks.stop()),

@@ -19,7 +19,13 @@ pub mod status;
 pub mod worker;
 
 use futures::future::BoxFuture;
-use std::{convert::Infallible, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use backon::Retryable as _;
 use podplane_api::core::{Node as NodeObject, Pod};
@@ -30,13 +36,12 @@ use podplane_client::{
 };
 use podplane_proto::{DESCRIPTORS, node::node_network_service_server::NodeNetworkServiceServer};
 use podplane_telemetry::{
-    Tasks,
+    Process, Services, Tasks,
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
 
 use self::{
     node::{Node, Parts, patiently},
@@ -47,8 +52,6 @@ use self::{
 };
 use crate::{NodeDir, NodeName, cri::seconds};
 
-/// The services, for health and reflection.
-const SERVICES: [&str; 1] = ["podplane.node.v1.NodeNetworkService"];
 /// Nodes report their pods and their addresses under this name.
 const COMPONENT: &str = "kubelet";
 
@@ -187,14 +190,26 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         return Err(RunError::OneNode(config.nodes.len()));
     }
     let client = Client::connect(&config.server)?;
-    let listener = Listener::bind(&config.listen).await?;
+    let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let mut tasks = Tasks::new(stop);
     let (nodes_cache, nodes_driver) = reflector(client.all::<NodeObject>(), ListParams::default());
     let (pods_cache, pods_driver) = reflector(client.all::<Pod>(), pods_of(&config.nodes));
     let (events, events_driver) = EventRecorder::new(client.clone(), COMPONENT, "");
-    tasks.spawn("watch of nodes", until(tasks.stop(), nodes_driver));
-    tasks.spawn("watch of pods", until(tasks.stop(), pods_driver));
-    tasks.spawn("events", until(tasks.stop(), events_driver));
+    tasks.follow("watch of nodes", nodes_driver);
+    tasks.follow("watch of pods", pods_driver);
+    tasks.follow("events", events_driver);
+
+    let (known_nodes, runtimes_met) = (Arc::new(OnceLock::new()), CancellationToken::new());
+    let mut services = Services::default();
+    services.add(NodeNetworkServiceServer::new(NodeNetwork::new(
+        known_nodes.clone(),
+    )));
+    let mut process = Process::new(DESCRIPTORS);
+    process.serve(listener, services);
+    process.ready_when("nodes", nodes_cache.synced());
+    process.ready_when("pods", pods_cache.synced());
+    process.ready_when("runtimes", runtimes_met.clone().cancelled_owned());
+    process.start(&mut tasks).await;
 
     let (notices_tx, notices) = mpsc::channel(NOTICES);
     let mut nodes = Vec::new();
@@ -220,6 +235,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         () = stopping.cancelled() => return Ok(tasks.run().await?),
         nodes = meet_runtimes(nodes) => nodes,
     };
+    runtimes_met.cancel();
+    _ = known_nodes.set(service::by_name(&nodes));
     for node in &nodes {
         tasks.spawn("node", node.clone().run(tasks.stop()));
         tasks.spawn(
@@ -245,16 +262,6 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         let routes = routes::run(netns.clone(), name.clone(), nodes_cache, tasks.stop());
         tasks.spawn("routes", routes);
     }
-
-    let mut routes = RoutesBuilder::default();
-    routes.add_service(NodeNetworkServiceServer::new(NodeNetwork::new(&nodes)));
-    if let Some(path) = &config.address_file {
-        listener.publish(path)?;
-    }
-    tasks.spawn(
-        "server",
-        listener.serve(routes, &SERVICES, DESCRIPTORS, tasks.stop()),
-    );
     Ok(tasks.run().await?)
 }
 
@@ -316,23 +323,6 @@ async fn meet_runtimes(parts: Vec<Parts>) -> Vec<Arc<Node>> {
     };
     futures::future::join_all(parts.into_iter().map(meet)).await
 }
-
-/// A future that has no end of its own, until `stop`.
-async fn until(
-    stop: CancellationToken,
-    driver: impl Future<Output = ()>,
-) -> Result<(), EndedEarly> {
-    // Losing the driver loses nothing: the process is ending.
-    tokio::select! {
-        () = stop.cancelled() => Ok(()),
-        () = driver => Err(EndedEarly),
-    }
-}
-
-/// What should run for ever ended.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("it ended before it was stopped")]
-struct EndedEarly;
 
 /// Tells each node of ours when its object changed.
 async fn wake_nodes(

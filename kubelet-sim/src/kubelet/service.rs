@@ -1,6 +1,9 @@
 //! `podplane.node.v1.NodeNetworkService`: what a node's network holds.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use podplane_api::{ObjectKey, core::Node as NodeObject};
 use podplane_client::Cache;
@@ -13,26 +16,36 @@ use tonic::{Request, Response, Status};
 use super::node::{Books, Node, pod_cidrs};
 use crate::cri::sandboxes::chain;
 
+/// The nodes of a kubelet, by name.
+pub type Nodes = BTreeMap<String, Arc<Node>>;
+
+/// What [`NodeNetwork`] is told when the nodes' runtimes have answered.
+pub fn by_name(nodes: &[Arc<Node>]) -> Nodes {
+    let named = |node: &Arc<Node>| (node.name().to_owned(), node.clone());
+    nodes.iter().map(named).collect()
+}
+
 /// Answers for the nodes of this kubelet.
 #[derive(Debug)]
 pub struct NodeNetwork {
-    nodes: BTreeMap<String, Arc<Node>>,
+    nodes: Arc<OnceLock<Nodes>>,
 }
 
 impl NodeNetwork {
-    /// The service of these nodes.
-    pub fn new(nodes: &[Arc<Node>]) -> Self {
-        let by_name = nodes
-            .iter()
-            .map(|node| (node.name().to_owned(), node.clone()));
-        Self {
-            nodes: by_name.collect(),
-        }
+    /// The service of these nodes, once they are set.
+    pub fn new(nodes: Arc<OnceLock<Nodes>>) -> Self {
+        Self { nodes }
     }
 
     fn node(&self, name: &str) -> Result<&Arc<Node>, Status> {
+        let nodes = self.nodes.get();
+        let nodes = nodes.ok_or_else(|| {
+            Status::unavailable(
+                "the container runtimes of this kubelet's nodes did not all answer yet",
+            )
+        })?;
         if name.is_empty() {
-            let mut nodes = self.nodes.values();
+            let mut nodes = nodes.values();
             return match (nodes.next(), nodes.next()) {
                 (Some(only), None) => Ok(only),
                 _ => Err(Status::invalid_argument(
@@ -40,7 +53,7 @@ impl NodeNetwork {
                 )),
             };
         }
-        let found = self.nodes.get(name);
+        let found = nodes.get(name);
         found.ok_or_else(|| Status::not_found(format!("this kubelet does not serve node {name:?}")))
     }
 }

@@ -1,0 +1,270 @@
+//! A service process: what it serves and where, and when it is ready.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use axum::{Router, http::HeaderMap, response::IntoResponse};
+use futures::future::{BoxFuture, join_all};
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{Service, http},
+    server::NamedService,
+    service::{Routes, RoutesBuilder},
+};
+
+use crate::{
+    Tasks,
+    health::{Health, Statuses},
+    probes::{self, Checks},
+    reflection::reflection,
+    server::Listener,
+};
+
+/// Everything that a process shows of itself. Each of its sockets has, besides its own services, health for each of them, reflection v1 and v1alpha, and over
+/// HTTP `/metrics`, `/livez`, `/readyz` and `/debug/log-level`.
+pub struct Process {
+    descriptors: &'static [u8],
+    names: BTreeSet<&'static str>,
+    sockets: Vec<(Listener, RoutesBuilder)>,
+    http_sockets: Vec<Listener>,
+    conditions: Vec<(&'static str, BoxFuture<'static, ()>)>,
+    registry: Registry,
+    http: Option<Router>,
+}
+
+/// The services of one socket.
+#[derive(Debug, Default)]
+pub struct Services {
+    routes: RoutesBuilder,
+    names: Vec<&'static str>,
+}
+
+impl Services {
+    /// Adds a service under its name.
+    pub fn add<S>(&mut self, service: S) -> &mut Self
+    where
+        S: Service<http::Request<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Response: IntoResponse,
+        S::Future: Send + 'static,
+    {
+        self.routes.add_service(service);
+        self.names.push(S::NAME);
+        self
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process")
+            .field("names", &self.names)
+            .field("sockets", &self.sockets)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Process {
+    /// A process that serves nothing yet. `descriptors` is an encoded `FileDescriptorSet` with its services, and perhaps more.
+    pub fn new(descriptors: &'static [u8]) -> Self {
+        Self {
+            descriptors,
+            names: BTreeSet::new(),
+            sockets: Vec::new(),
+            http_sockets: Vec::new(),
+            conditions: Vec::new(),
+            registry: Registry::default(),
+            http: None,
+        }
+    }
+
+    /// What `/metrics` shows.
+    pub fn registry(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+
+    /// The process is ready when this has come to its end, and everything else of which that was said. `/readyz` has it under that name.
+    pub fn ready_when(
+        &mut self,
+        name: &'static str,
+        met: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.conditions.push((name, Box::pin(met)));
+    }
+
+    /// Serves these on a socket.
+    pub fn serve(&mut self, listener: Listener, services: Services) {
+        let Services { routes, names } = services;
+        self.names.extend(names);
+        self.sockets.push((listener, routes));
+    }
+
+    /// Serves what is there over HTTP on a socket of its own, too.
+    pub fn serve_http(&mut self, listener: Listener) {
+        self.http_sockets.push(listener);
+    }
+
+    /// Serves these routes over HTTP, too. Their fallback is asked for everything that nobody else has.
+    pub fn with_http(&mut self, routes: Router) {
+        self.http = Some(routes);
+    }
+
+    /// Begins to serve, until the tasks are stopped. Health is NOT_SERVING until the process is ready, and when it ends.
+    pub async fn start(self, tasks: &mut Tasks) {
+        let Self {
+            descriptors,
+            names,
+            sockets,
+            http_sockets,
+            conditions,
+            registry,
+            http,
+        } = self;
+        let stop = tasks.stop();
+        let add_reflection = reflection(names.clone(), descriptors);
+        let statuses = Statuses::new(names).await;
+        let health = Health::new(&statuses);
+        let (readiness, conditions) = Readiness::of(conditions, stop.clone());
+        let http = http.unwrap_or_else(|| Router::new().fallback(nothing));
+        let http = http.merge(probes::routes(registry, move || readiness.checks()));
+        for (listener, mut routes) in sockets {
+            routes.add_service(health.clone());
+            add_reflection(&mut routes);
+            // All sockets share the one router, of which each would have a copy otherwise.
+            let grpc = routes.routes().into_axum_router().reset_fallback();
+            let routes = Routes::from(grpc.fallback_service(http.clone()));
+            tasks.spawn("server", listener.serve(routes, stop.clone()));
+        }
+        for listener in http_sockets {
+            let routes = Routes::from(http.clone());
+            tasks.spawn("HTTP server", listener.serve(routes, stop.clone()));
+        }
+        tasks.spawn("readiness", async move {
+            // Losing the wait loses nothing: the process ends.
+            if stop.run_until_cancelled(conditions).await.is_some() {
+                statuses.serving().await;
+                tracing::debug!("ready");
+                stop.cancelled().await;
+            }
+            statuses.over().await;
+            Ok::<_, Infallible>(())
+        });
+    }
+}
+
+/// What is asked of nothing that there is. gRPC has its own word for that.
+async fn nothing(headers: HeaderMap) -> axum::response::Response {
+    let media_type = headers.get(http::header::CONTENT_TYPE);
+    if media_type.is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc")) {
+        return Status::unimplemented("").into_http();
+    }
+    (http::StatusCode::NOT_FOUND, "404 page not found\n").into_response()
+}
+
+/// Which conditions are met by now.
+#[derive(Clone, Debug)]
+struct Readiness {
+    conditions: Arc<[(&'static str, AtomicBool)]>,
+    stop: CancellationToken,
+}
+
+impl Readiness {
+    /// With what comes to its end when all conditions are met.
+    fn of(
+        conditions: Vec<(&'static str, BoxFuture<'static, ()>)>,
+        stop: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        let (names, futures): (Vec<_>, Vec<_>) = conditions.into_iter().unzip();
+        let names = names.into_iter().map(|name| (name, AtomicBool::new(false)));
+        let conditions: Arc<[_]> = names.collect();
+        let noted = conditions.clone();
+        let all = async move {
+            let noted = futures
+                .into_iter()
+                .zip(noted.iter())
+                .map(|(met, (_, is_met))| async {
+                    met.await;
+                    is_met.store(true, Ordering::Relaxed);
+                });
+            join_all(noted).await;
+        };
+        (Self { conditions, stop }, all)
+    }
+
+    fn checks(&self) -> Checks {
+        let conditions = self.conditions.iter();
+        let conditions = conditions.map(|(name, is_met)| (*name, is_met.load(Ordering::Relaxed)));
+        let shutdown = ("shutdown", !self.stop.is_cancelled());
+        std::iter::once(("ping", true))
+            .chain(conditions)
+            .chain([shutdown])
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tonic::transport::Endpoint;
+    use tonic_health::pb::{
+        HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn health_follows_readiness_and_says_that_the_process_ends() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await;
+        let listener = listener.unwrap();
+        let address = format!("http://{}", listener.address());
+        let (mut tasks, met) = (
+            Tasks::new(CancellationToken::new()),
+            CancellationToken::new(),
+        );
+        let mut process = Process::new(tonic_health::pb::FILE_DESCRIPTOR_SET);
+        process.serve(listener, Services::default());
+        process.ready_when("something", met.clone().cancelled_owned());
+        process.start(&mut tasks).await;
+        let stop = tasks.stop();
+
+        let use_it = async {
+            let channel = Endpoint::from_shared(address).unwrap().connect().await;
+            let mut client = HealthClient::new(channel.unwrap());
+            let watch = client.watch(HealthCheckRequest::default()).await;
+            let mut watch = watch.unwrap().into_inner();
+            let mut next = async || watch.message().await.unwrap().map(|told| told.status());
+            assert_eq!(next().await, Some(ServingStatus::NotServing));
+            met.cancel();
+            assert_eq!(next().await, Some(ServingStatus::Serving));
+            let unknown = HealthCheckRequest {
+                service: "nobody".into(),
+            };
+            let refused = client.check(unknown).await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::NotFound);
+            stop.cancel();
+            assert_eq!(next().await, Some(ServingStatus::NotServing));
+            assert_eq!(
+                next().await,
+                None,
+                "the stream is not what a shutdown waits for"
+            );
+        };
+        let both = async { tokio::join!(tasks.run(), use_it) };
+        let ended = tokio::time::timeout(Duration::from_secs(4), both).await;
+        ended.expect("nothing holds the shutdown up").0.unwrap();
+    }
+}
