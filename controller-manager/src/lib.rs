@@ -1,4 +1,4 @@
-//! The controllers that come with workloads: Deployments, ReplicaSets, and the collection of what lost its owner.
+//! The controllers that come with workloads: Deployments, ReplicaSets, the collection of what lost its owner, and nodes that are not heard of.
 //!
 //! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs` and `garbage/graph.rs`, which are pure; around them is what observes, writes and reports. A
 //! pod is never made before everything that was made before is known. Pods whose node is gone are collected by the ipam-controller. Start reading at [`run`].
@@ -9,6 +9,7 @@ mod adopt;
 mod deployment;
 mod garbage;
 mod index;
+mod node_lifecycle;
 mod owner;
 mod replica_set;
 mod time;
@@ -39,10 +40,14 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     deployment::Deployments,
     garbage::Garbage,
+    node_lifecycle::{NodeLifecycle, Watched},
     replica_set::ReplicaSets,
     work::{Latch, work},
     world::World,
 };
+
+/// Nodes that are looked at at once.
+const NODE_WORKERS: usize = 8;
 
 /// Flags of the controllers.
 #[derive(Args, Clone, Debug)]
@@ -85,6 +90,22 @@ pub struct Config {
         default_value_t = 20
     )]
     pub concurrent_gc_syncs: u16,
+    /// How long a node may be silent before it is unreachable and its pods are evicted.
+    #[arg(
+        long,
+        env = "PODPLANE_NODE_MONITOR_GRACE_PERIOD",
+        value_name = "DURATION",
+        default_value = "40s"
+    )]
+    pub node_monitor_grace_period: humantime::Duration,
+    /// How often a silent node is looked at.
+    #[arg(
+        long,
+        env = "PODPLANE_NODE_MONITOR_PERIOD",
+        value_name = "DURATION",
+        default_value = "5s"
+    )]
+    pub node_monitor_period: humantime::Duration,
 }
 
 /// Why the controllers do not run.
@@ -125,9 +146,9 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let pods = kinds.watch::<Pod>();
     kinds.watch::<ClusterCIDR>();
     kinds.watch::<ControllerRevision>();
-    kinds.watch::<Lease>();
+    let leases = kinds.watch::<Lease>();
     kinds.watch::<Namespace>();
-    kinds.watch::<Node>();
+    let nodes = kinds.watch::<Node>();
     kinds.watch::<Service>();
     let Kinds {
         mut tasks,
@@ -137,14 +158,43 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     } = kinds;
 
     let (garbage, world) = (Arc::new(garbage), Arc::new(World::default()));
-    let ready = Arc::new(Latch::new(follow.len() + 1));
+    let ready = Arc::new(Latch::new(follow.len() + 2));
     let is_ready = ready.clone();
     for follow in follow {
         tasks.follow("owners", follow(garbage.clone(), ready.clone()));
     }
+    let watched = Watched {
+        nodes,
+        leases,
+        pods: pods.clone(),
+        grace: config.node_monitor_grace_period.into(),
+        period: config.node_monitor_period.into(),
+    };
     let (known, is_known) = (world.clone(), ready.clone());
     tasks.follow("workloads", async move {
         known.follow(deployments, sets, pods, &is_known).await;
+    });
+
+    let (events, write_events) = EventRecorder::new(client.clone(), "node-controller", "");
+    tasks.follow("events of nodes", write_events);
+    let (evictions, write_events) =
+        EventRecorder::new(client.clone(), "taint-eviction-controller", "");
+    tasks.follow("events of evictions", write_events);
+    let lifecycle = Arc::new(NodeLifecycle::new(
+        client.clone(),
+        events,
+        evictions,
+        watched,
+    ));
+    let (known, is_known) = (lifecycle.clone(), ready.clone());
+    tasks.follow("signs of life", async move {
+        known.follow(&is_known).await;
+    });
+    let is_known = ready.clone();
+    tasks.follow("node lifecycle controller", async move {
+        is_known.opened().await;
+        let reconcile = async |name: String| lifecycle.reconcile(&name).await;
+        work("node", &lifecycle.queue, NODE_WORKERS, reconcile).await;
     });
 
     let (events, write_events) = EventRecorder::new(client.clone(), "deployment-controller", "");

@@ -21,6 +21,7 @@ pub mod schema;
 pub mod selector;
 pub mod strict;
 pub mod table;
+pub mod taints;
 pub mod validation;
 
 pub use k8s_openapi::{

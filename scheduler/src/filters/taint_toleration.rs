@@ -1,6 +1,6 @@
 //! A tainted node takes only pods that tolerate its taints.
 
-use podplane_api::core::{Taint, Toleration};
+use podplane_api::{core::Taint, taints};
 
 use super::{Filter, Objection};
 use crate::{
@@ -46,20 +46,5 @@ pub fn tolerates(pod: &PodInfo, taint: &Taint) -> bool {
     let spec = pod.pod.spec.as_ref();
     let tolerations = spec.and_then(|s| s.tolerations.as_ref());
     let mut tolerations = tolerations.into_iter().flatten();
-    tolerations.any(|toleration| matches(toleration, taint))
-}
-
-/// An empty effect means every effect, an empty key with `Exists` every key.
-fn matches(toleration: &Toleration, taint: &Taint) -> bool {
-    fn given(text: Option<&String>) -> Option<&str> {
-        text.map(String::as_str).filter(|text| !text.is_empty())
-    }
-    let value = toleration.value.as_deref().unwrap_or_default();
-    given(toleration.effect.as_ref()).is_none_or(|effect| effect == taint.effect)
-        && given(toleration.key.as_ref()).is_none_or(|key| key == taint.key)
-        && match given(toleration.operator.as_ref()) {
-            Some("Exists") => true,
-            Some("Equal") | None => value == taint.value.as_deref().unwrap_or_default(),
-            Some(_) => false,
-        }
+    tolerations.any(|toleration| taints::tolerates(toleration, taint))
 }

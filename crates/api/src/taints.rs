@@ -1,0 +1,22 @@
+//! Taints and what tolerates them.
+
+use crate::core::{Taint, Toleration};
+
+/// The taint of a node whose kubelet is not heard of.
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// Whether the toleration is one of that taint. An empty effect means every effect, an empty key with `Exists` every key.
+#[must_use]
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    fn given(text: Option<&String>) -> Option<&str> {
+        text.map(String::as_str).filter(|text| !text.is_empty())
+    }
+    let value = toleration.value.as_deref().unwrap_or_default();
+    given(toleration.effect.as_ref()).is_none_or(|effect| effect == taint.effect)
+        && given(toleration.key.as_ref()).is_none_or(|key| key == taint.key)
+        && match given(toleration.operator.as_ref()) {
+            Some("Exists") => true,
+            Some("Equal") | None => value == taint.value.as_deref().unwrap_or_default(),
+            Some(_) => false,
+        }
+}
