@@ -1,6 +1,11 @@
 //! What a cluster is made of: the flags of `up`, checked before anything starts and kept in the data directory.
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
@@ -88,9 +93,9 @@ pub(crate) struct Flags {
     )]
     pub(crate) cni_template: Option<Template>,
 
-    /// Where the CNI plugins are [default: beside podplane]
-    #[arg(long, env = "PODPLANE_CNI_BIN_DIR", value_name = "DIR")]
-    pub(crate) cni_bin_dir: Option<PathBuf>,
+    /// Where the CNI plugins are: a directory, or several, of which the first that has a plugin wins [default: beside podplane]
+    #[arg(long, env = "PODPLANE_CNI_BIN_DIR", value_name = "DIR[:DIR…]")]
+    pub(crate) cni_bin_dir: Option<OsString>,
 
     /// Where the API server listens: HOST:PORT, port 0 for any free one, or unix:PATH [default: 127.0.0.1:0]
     #[arg(long, env = "PODPLANE_LISTEN", value_name = "ADDR")]
@@ -192,7 +197,7 @@ impl Flags {
         let each = node_cidr_mask_size_ipv4.is_some() || node_cidr_mask_size_ipv6.is_some();
         let kept = |mask: Option<u8>, displaced: bool| mask.filter(|_| !displaced);
         let cni_bin_dir = match cni_bin_dir {
-            Some(dir) => Some(std::path::absolute(dir).context("find the current directory")?),
+            Some(dirs) => Some(absolute(dirs)?),
             None => base.cni_bin_dir.clone(),
         };
         Ok(Settings {
@@ -259,27 +264,25 @@ impl Settings {
         Ok(config)
     }
 
-    /// The directory of the CNI plugins, which must have those that the templates name.
+    /// The directories of the CNI plugins, as `CNI_PATH` has them. They must have those that the templates name.
     pub(crate) fn plugins(&self) -> anyhow::Result<PathBuf> {
-        let dir = match &self.cni_bin_dir {
-            Some(dir) => dir.clone(),
-            None => std::env::current_exe()
+        let dirs = match &self.cni_bin_dir {
+            Some(dirs) => dirs.clone(),
+            None => env::current_exe()
                 .context("find the program's own file")?
                 .parent()
                 .map(Path::to_owned)
                 .unwrap_or_default(),
         };
-        let missing: Vec<_> = PLUGINS
-            .into_iter()
-            .filter(|plugin| !dir.join(plugin).is_file())
-            .collect();
+        let has = |plugin: &&str| env::split_paths(&dirs).any(|dir| dir.join(plugin).is_file());
+        let missing: Vec<_> = PLUGINS.into_iter().filter(|plugin| !has(plugin)).collect();
         anyhow::ensure!(
             missing.is_empty(),
             "no CNI plugin {} in {}: run `cargo xtask build`, or name another directory with --cni-bin-dir",
             missing.join(", "),
-            dir.display()
+            dirs.display()
         );
-        Ok(dir)
+        Ok(dirs)
     }
 
     /// What these settings, in which everything not given is taken from `running`, say otherwise.
@@ -351,6 +354,13 @@ impl Settings {
             ("--listen", self.listen.clone()),
         ]
     }
+}
+
+/// The same directories, wherever one is.
+fn absolute(dirs: &OsStr) -> anyhow::Result<PathBuf> {
+    let each: io::Result<Vec<_>> = env::split_paths(dirs).map(std::path::absolute).collect();
+    let each = each.context("find the current directory")?;
+    Ok(env::join_paths(each)?.into())
 }
 
 /// A list of ranges without host bits; as it is where it is none.
