@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use podplane_testkit::DEADLINE;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     Cluster, peers,
     programs::{Finished, finish},
-    wait::DEADLINE,
 };
 
 /// The minor versions that have to work.
@@ -334,7 +334,7 @@ fn kubectl(cluster: &Cluster, program: &Path, minor: u32, cache: &Path, case: &s
     namespace.truncate(30);
     let namespace = format!("{}-{minor}", namespace.trim_end_matches('-'));
     let home = tempfile::Builder::new().prefix("pp-kubectl-").tempdir();
-    let kubeconfig = fs::read_to_string(cluster.dir().join("kubeconfig"));
+    let kubeconfig = fs::read_to_string(cluster.data_dir().join("kubeconfig"));
     let kubeconfig = kubeconfig.expect("`podplane up` writes a kubeconfig");
     let server = kubeconfig
         .lines()

@@ -72,21 +72,3 @@ fn lines(file: &str) -> Vec<String> {
 fn text(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
-
-/// The command lines of live processes that mention `text`, with their ids.
-///
-/// # Panics
-///
-/// If /proc cannot be read.
-pub fn processes_of(text: &str) -> Vec<(u32, String)> {
-    let entries = fs::read_dir("/proc").unwrap_or_else(|error| panic!("/proc: {error}"));
-    let ids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let command = |id: u32| {
-        let line = fs::read(format!("/proc/{id}/cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        (id != std::process::id() && line.contains(text)).then_some((id, line))
-    };
-    ids.filter_map(command).collect()
-}

@@ -1,8 +1,7 @@
-//! The harness of the end-to-end tests: a cluster of real processes from the built programs, what can be seen of it, and what must hold.
+//! What the end-to-end tests have beyond the testkit: the machine as it was before, the programs that they are compared with, histories.
 //!
-//! [`Cluster::up`] runs `podplane up` on a data directory of its own; [`Cluster::finish`] asks the invariant checker about all that is
-//! left and takes the cluster down. Tests wait on state with a deadline ([`eventually`]), never on time. Programs come from
-//! `PODPLANE_BIN_DIR`, which `cargo xtask test` sets, or from `target/release`.
+//! [`Cluster::up`] starts a cluster of the testkit; [`Cluster::finish`] asks the invariant checker about all that is left, takes the cluster
+//! down, and looks whether the machine is as it was.
 
 #![warn(missing_docs)]
 
@@ -16,8 +15,8 @@ pub mod programs;
 pub mod rest;
 pub mod service;
 pub mod wait;
-pub mod world;
 
-pub use cluster::{Cluster, Network, Up};
+pub use cluster::{Cluster, builder};
 pub use leftovers::Machine;
+pub use podplane_testkit::{Network, pods, processes_of};
 pub use wait::eventually;

@@ -6,8 +6,7 @@ use std::fs;
 
 use anyhow::Result;
 use podplane_tests::{
-    Cluster,
-    cluster::{Network, Up},
+    Cluster, Network, builder,
     kubectl::{self, Kubectl, Order},
     programs::{Finished, finish, podplane},
 };
@@ -105,12 +104,12 @@ fn duplicates_are_found_and_repaired(kubectl: &Kubectl) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_with_duplicates() -> Result<()> {
-    let up = Up::new(Network::Ledger).with("--nodes 2 --compat upstream");
+    let up = builder(Network::Ledger).flags("--nodes 2 --compat upstream");
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
     };
     assert_eq!(
-        findings(&["--data-dir", cluster.dir().to_str().unwrap()]),
+        findings(&["--data-dir", cluster.data_dir().to_str().unwrap()]),
         (Some(0), json!([]))
     );
     tokio::task::block_in_place(|| {

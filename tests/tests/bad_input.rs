@@ -10,9 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use podplane_api::{Object as _, core::Pod};
 use podplane_tests::{
-    Cluster, Network, Up, eventually,
-    leftovers::processes_of,
-    peers,
+    Cluster, Network, builder, eventually, peers, processes_of,
     programs::{Finished, Scratch, bin_dir, finish, podplane},
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -60,7 +58,7 @@ fn ranges_that_cannot_work_are_refused_before_anything_starts() {
     ] {
         refuses(&up(&dir, flags), want);
         assert_eq!(
-            podplane_tests::leftovers::processes_of(&dir.path().display().to_string()),
+            podplane_tests::processes_of(&dir.path().display().to_string()).unwrap(),
             [],
             "{flags}"
         );
@@ -194,13 +192,13 @@ async fn a_plugin_that_hangs_goes_with_the_cluster() -> Result<()> {
     let flags = format!("--cni-bin-dir {}", plugins.path().display());
     up(&dir, &flags).ok();
     dir.podplane("run web").ok();
-    let hanging = || async { processes_of(HANGS) };
+    let hanging = || async { processes_of(HANGS).unwrap() };
     eventually("the plugin hangs", hanging, |processes| {
         !processes.is_empty()
     })
     .await;
     dir.podplane("down --purge").ok();
-    assert_eq!(processes_of(HANGS), []);
+    assert_eq!(processes_of(HANGS).unwrap(), []);
     Ok(())
 }
 
@@ -227,10 +225,10 @@ async fn a_plugin_that_vanished_is_named() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn manifests_are_read_strictly() -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger).with("--nodes 1")).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).flags("--nodes 1")).await? else {
         return Ok(());
     };
-    let file = cluster.dir().join("pod.yaml");
+    let file = cluster.data_dir().join("pod.yaml");
     let path = file.display().to_string();
     for (text, want) in [
         (

@@ -15,7 +15,7 @@ use podplane_api::{
     meta::ObjectMeta,
 };
 use podplane_client::{Change, Client, DeleteParams, ListParams, reflector};
-use podplane_tests::{Cluster, Network, Up, cluster::running, eventually};
+use podplane_tests::{Cluster, Network, builder, eventually, pods::running};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 
@@ -157,7 +157,7 @@ const KINDS: [&str; 6] = [
 ];
 
 async fn chaos(network: Network) -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(network)).await? else {
+    let Some(cluster) = Cluster::up(builder(network)).await? else {
         return Ok(());
     };
     let (stop, end) = (
@@ -165,9 +165,9 @@ async fn chaos(network: Network) -> Result<()> {
         Arc::new(AtomicBool::new(false)),
     );
     let mut churning = JoinSet::new();
-    churning.spawn(churn(cluster.client.clone(), stop.clone()));
+    churning.spawn(churn(cluster.client().clone(), stop.clone()));
     let mut watching = JoinSet::new();
-    watching.spawn(watch_binds(cluster.client.clone(), end.clone()));
+    watching.spawn(watch_binds(cluster.client().clone(), end.clone()));
     for round in 0..kills() {
         for kind in KINDS {
             kill(&cluster, kind, round).await?;
@@ -201,27 +201,20 @@ async fn chaos(network: Network) -> Result<()> {
     let twice = watching.join_next().await.context("the watch")??;
     assert!(twice.is_empty(), "bound twice: {twice:?}");
 
-    let no_violation = || async { cluster.violations().await };
-    eventually("no violation", no_violation, |seen| {
-        seen.as_ref().is_ok_and(Vec::is_empty)
-    })
-    .await?;
+    cluster.check().await?;
     cluster.podplane("delete pods --all").ok();
     cluster
         .pods_until("all pods are gone", <[Pod]>::is_empty)
         .await;
-    let world = || {
-        podplane_tests::world::observe(
-            &cluster.client,
-            cluster.dir(),
-            podplane_tests::world::Limit::Addresses,
-        )
-    };
-    eventually("no address is held", world, |world| {
-        world
-            .as_ref()
-            .is_ok_and(|w| w.allocations.is_empty() && w.sandboxes.is_empty())
-    })
+    eventually(
+        "no address is held",
+        || cluster.world(),
+        |world| {
+            world
+                .as_ref()
+                .is_ok_and(|w| w.allocations.is_empty() && w.sandboxes.is_empty())
+        },
+    )
     .await?;
     cluster.finish().await
 }

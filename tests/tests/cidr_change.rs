@@ -5,9 +5,8 @@ use std::fs;
 use anyhow::Result;
 use podplane_api::{Object as _, core::Node, pod_ips};
 use podplane_tests::{
-    Cluster, Network, Up,
-    cluster::running,
-    eventually, peers,
+    Cluster, Network, builder, eventually, peers,
+    pods::running,
     programs::{finish, podplane},
 };
 use serde_json::json;
@@ -33,17 +32,17 @@ async fn nodes_until(
     what: &str,
     enough: impl Fn(&[Node]) -> bool,
 ) -> Result<Vec<Node>> {
-    eventually(
+    let seen = eventually(
         what,
         || cluster.nodes(),
         |nodes| nodes.as_ref().is_ok_and(|nodes| enough(nodes)),
-    )
-    .await
+    );
+    Ok(seen.await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_without_devices_beside_nodes_with_them() -> Result<()> {
-    let Some(mut cluster) = Cluster::up(Up::new(Network::Kernel).with("--nodes 2")).await? else {
+    let Some(mut cluster) = Cluster::up(builder(Network::Kernel).flags("--nodes 2")).await? else {
         return Ok(());
     };
     cluster
@@ -78,7 +77,9 @@ async fn nodes_without_devices_beside_nodes_with_them() -> Result<()> {
 
     // They stay what they are.
     cluster.podplane("down").ok();
-    cluster.up_again(&Up::new(Network::Kernel).with("--nodes 2"))?;
+    cluster
+        .start_again(&builder(Network::Kernel).flags("--nodes 2"))
+        .await?;
     nodes_until(&cluster, "four nodes are Ready again", ready).await?;
     cluster
         .pods_until("eight pods run again", |pods| running(pods) == 8)
@@ -93,8 +94,8 @@ async fn nodes_without_devices_beside_nodes_with_them() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_are_restarted_with_another_range_while_nodes_go_on() -> Result<()> {
-    let up = Up::new(Network::Ledger).with("--nodes 3 --cluster-cidr 10.244.0.0/23");
-    let Some(cluster) = Cluster::up_without_waiting(up).await? else {
+    let up = builder(Network::Ledger).flags("--nodes 3 --cluster-cidr 10.244.0.0/23");
+    let Some(cluster) = Cluster::up(up.without_waiting()).await? else {
         return Ok(());
     };
     let blocks = |nodes: &[Node]| {
@@ -145,7 +146,7 @@ async fn services_are_restarted_with_another_range_while_nodes_go_on() -> Result
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_of_somebody_elses_needs_no_pod_cidr() -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(Network::Kernel).with("--nodes 2")).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Kernel).flags("--nodes 2")).await? else {
         return Ok(());
     };
     for (node, subnet) in [("node-0", "192.168.0.0/26"), ("node-1", "192.168.0.64/26")] {
@@ -153,7 +154,7 @@ async fn a_network_of_somebody_elses_needs_no_pod_cidr() -> Result<()> {
             "type": "bridge", "bridge": "pool0", "isGateway": true,
             "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]},
         }]});
-        let net_d = cluster.dir().join("nodes").join(node).join("net.d");
+        let net_d = cluster.data_dir().join("nodes").join(node).join("net.d");
         fs::write(net_d.join("05-pool.conflist"), config.to_string())?;
     }
     let ranges = |nodes: &[Node]| {

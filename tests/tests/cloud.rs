@@ -10,10 +10,10 @@ use podplane_api::{
 };
 use podplane_client::{Client, DeleteParams, ListParams};
 use podplane_tests::{
-    Cluster, Network, Up,
+    Cluster, Network,
     apiserver::Apiserver,
-    cluster::running,
-    eventually,
+    builder, eventually,
+    pods::running,
     programs::{finish, podplane},
     service::Service,
 };
@@ -239,7 +239,7 @@ async fn a_cluster_of_nodes_with_the_clouds_ranges_runs_pods() -> Result<()> {
         "--nodes 2 --cluster-cidr 10.20.0.0/16 --cidr-allocator-type CloudAllocator --cloud-endpoint {}",
         cloud.address()
     );
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger).with(&flags)).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).flags(&flags)).await? else {
         return Ok(());
     };
     for (node, (_, range)) in cluster.nodes().await?.iter().zip(ranges) {

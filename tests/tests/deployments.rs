@@ -13,7 +13,7 @@ use podplane_api::{
     pod_ips,
 };
 use podplane_client::{Api, ApiError, Change, DeleteParams, ListParams, Propagation, reflector};
-use podplane_tests::{Cluster, Network, Up, cluster::running, eventually};
+use podplane_tests::{Cluster, Network, builder, eventually, pods::running};
 use rustix::process::{Pid, Signal, kill_process};
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -28,11 +28,11 @@ struct World {
 
 impl World {
     async fn up(args: &str) -> Result<Option<Self>> {
-        let up = Up::new(Network::Ledger).with(args);
+        let up = builder(Network::Ledger).flags(args);
         Ok(Cluster::up(up).await?.map(|cluster| Self {
-            deployments: cluster.client.namespaced("default"),
-            sets: cluster.client.namespaced("default"),
-            pods: cluster.client.namespaced("default"),
+            deployments: cluster.client().namespaced("default"),
+            sets: cluster.client().namespaced("default"),
+            pods: cluster.client().namespaced("default"),
             cluster,
         }))
     }
@@ -253,7 +253,7 @@ async fn a_deployment_is_made_scaled_updated_and_undone() -> Result<()> {
         reasons,
         ["MinimumReplicasAvailable", "NewReplicaSetAvailable"].into()
     );
-    let events = world.cluster.client.namespaced::<Event>("default");
+    let events = world.cluster.client().namespaced::<Event>("default");
     let messages = || async {
         let events = world.all(&events).await.into_iter();
         let of_controllers =

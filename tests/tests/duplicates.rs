@@ -9,9 +9,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use podplane_ipam::Compat;
 use podplane_tests::{
-    eventually,
-    leftovers::processes_of,
-    peers,
+    eventually, peers, processes_of,
     programs::{Finished, bin_dir, finish},
 };
 use tempfile::TempDir;
@@ -137,7 +135,7 @@ impl Drop for Shell {
         self.run("podplane down --purge");
         let place = self.dir.path().display().to_string();
         if !std::thread::panicking() {
-            assert_eq!(processes_of(&place), []);
+            assert_eq!(processes_of(&place).expect("/proc"), []);
         }
     }
 }

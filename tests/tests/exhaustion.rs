@@ -3,9 +3,8 @@
 use anyhow::Result;
 use podplane_api::{Object as _, core::Pod};
 use podplane_tests::{
-    Cluster, Network, Up,
-    cluster::{in_phase, running},
-    eventually, peers,
+    Cluster, Network, builder, eventually, peers,
+    pods::{in_phase, running, unscheduled},
     programs::{finish, podplane},
 };
 
@@ -48,23 +47,11 @@ demos! {
     resource_29_ledger: Ledger, 29, "resource";
 }
 
-/// The PodScheduled condition's message.
-fn scheduling(pod: &Pod) -> &str {
-    let conditions = pod
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .filter(|c| c.type_ == "PodScheduled")
-        .find_map(|c| c.message.as_deref())
-        .unwrap_or_default()
-}
-
 /// One node under `pod-cidr`, then ten pods; returns how many run when all others have been refused with `reason`.
 async fn under_pod_cidr(network: Network, flags: &str, reason: &str) -> Result<Option<usize>> {
-    let up = Up::new(network)
-        .with("--nodes 1 --ip-policy pod-cidr")
-        .with(flags);
+    let up = builder(network)
+        .flags("--nodes 1 --ip-policy pod-cidr")
+        .flags(flags);
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(None);
     };
@@ -72,7 +59,7 @@ async fn under_pod_cidr(network: Network, flags: &str, reason: &str) -> Result<O
     cluster.podplane("run system -n kube-system").ok();
     let settled = |pods: &[Pod]| {
         let refused = in_phase(pods, "Pending")
-            .filter(|pod| scheduling(pod) == reason)
+            .filter(|pod| unscheduled(pod) == reason)
             .count();
         pods.len() == 10 && running(pods) + refused == 10
     };
@@ -127,7 +114,7 @@ async fn pod_cidr_does_not_change_ipv6() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_block_is_unchanged_by_pod_cidr_and_empty_by_resource() -> Result<()> {
     for (policy, bound) in [("pod-cidr", true), ("resource", false)] {
-        let up = Up::new(Network::Ledger).with("--nodes 1 --cluster-cidr 10.255.0.0/24 --node-cidr-mask-size 24 --service-cluster-ip-range 10.96.0.0/16 --ip-policy").with(policy);
+        let up = builder(Network::Ledger).flags("--nodes 1 --cluster-cidr 10.255.0.0/24 --node-cidr-mask-size 24 --service-cluster-ip-range 10.96.0.0/16 --ip-policy").flags(policy);
         let Some(cluster) = Cluster::up(up).await? else {
             return Ok(());
         };
@@ -139,7 +126,7 @@ async fn a_node_without_a_block_is_unchanged_by_pod_cidr_and_empty_by_resource()
         .await;
         let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"nodeSelector":{"kubernetes.io/hostname":"blockless"},
             "tolerations":[{"operator":"Exists"}],"containers":[{"name":"c","image":"pause"}]}}"#;
-        let file = cluster.dir().join("pod.json");
+        let file = cluster.data_dir().join("pod.json");
         std::fs::write(&file, pod)?;
         cluster
             .run(["create", "-f", &file.display().to_string()])
@@ -150,7 +137,7 @@ async fn a_node_without_a_block_is_unchanged_by_pod_cidr_and_empty_by_resource()
             if bound {
                 node == Some("blockless")
             } else {
-                scheduling(pod).contains("Insufficient pod IPs")
+                unscheduled(pod).contains("Insufficient pod IPs")
             }
         };
         let pods = cluster

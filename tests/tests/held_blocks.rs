@@ -8,14 +8,18 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use podplane_api::{
-    core::{Container, Node, Pod, PodSpec},
+    core::{Node, Pod},
     jiff::Timestamp,
     meta::ObjectMeta,
     pod_ips,
 };
 use podplane_client::DeleteParams;
 use podplane_proto::ipam::{Block, BlockState};
-use podplane_tests::{Cluster, Network, Up, cluster::running, eventually, programs::bin_dir};
+use podplane_tests::{
+    Cluster, Network, builder, eventually,
+    pods::{pod, running},
+    programs::bin_dir,
+};
 
 /// Plugins of which the one that gives addresses can be replaced.
 struct Plugins(tempfile::TempDir);
@@ -58,37 +62,22 @@ impl Plugins {
             "--nodes 1 --cluster-cidr 10.20.0.0/24 --node-cidr-mask-size 24 --cni-bin-dir {}",
             self.0.path().display()
         );
-        let cluster = Cluster::up(Up::new(Network::Ledger).with(&flags)).await?;
+        let cluster = Cluster::up(builder(Network::Ledger).flags(&flags)).await?;
         cluster.context("ledger mode needs nothing of the machine")
     }
 }
 
 async fn create_pod(cluster: &Cluster, name: &str) -> Result<()> {
-    let pod = Pod {
-        metadata: ObjectMeta {
-            name: Some(name.into()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec {
-            containers: vec![Container {
-                name: "c".into(),
-                image: Some("i".into()),
-                ..Container::default()
-            }],
-            ..PodSpec::default()
-        }),
-        ..Pod::default()
-    };
     cluster
-        .client
+        .client()
         .namespaced::<Pod>("default")
-        .create(&pod)
+        .create(&pod(name))
         .await?;
     Ok(())
 }
 
 async fn record(cluster: &Cluster) -> Result<Option<Block>> {
-    let listed = cluster.client.blocks().list().await?;
+    let listed = cluster.client().blocks().list().await?;
     let mut blocks = listed.blocks.into_iter();
     Ok(blocks.find(|block| block.cidr == "10.20.0.0/24"))
 }
@@ -110,7 +99,7 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
     cluster
         .pods_until("it runs", |pods| running(pods) == 1)
         .await;
-    let nodes = cluster.client.all::<Node>();
+    let nodes = cluster.client().all::<Node>();
     let read = || async { nodes.get("node-0").await.ok() };
     let says = |node: &Option<Node>| node.as_ref().and_then(pod_ips::allocated) == Some(1);
     eventually("the node says that an address is in use", read, says).await;
@@ -123,7 +112,7 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
         ..DeleteParams::default()
     };
     cluster
-        .client
+        .client()
         .namespaced::<Pod>("default")
         .delete("a", &at_once)
         .await?;
@@ -152,7 +141,7 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
     };
     eventually("the block is held again", held, renewed).await;
     assert!(!has_block(&nodes.get("other").await?));
-    assert_eq!(sandboxes(cluster.dir()), 1);
+    assert_eq!(sandboxes(cluster.data_dir()), 1);
 
     plugins.repair()?;
     let given = || async { nodes.get("other").await.ok() };
@@ -161,7 +150,7 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
     })
     .await;
     assert_eq!(
-        sandboxes(cluster.dir()),
+        sandboxes(cluster.data_dir()),
         0,
         "the block was given before its last sandbox was gone"
     );
@@ -180,12 +169,13 @@ async fn a_node_says_that_addresses_are_in_use_before_one_is() -> Result<()> {
     ))?;
     let cluster = plugins.cluster().await?;
     create_pod(&cluster, "a").await?;
-    let nodes = cluster.client.all::<Node>();
+    let nodes = cluster.client().all::<Node>();
     let read = || async { nodes.get("node-0").await.ok() };
     let says = |node: &Option<Node>| node.as_ref().and_then(pod_ips::allocated) == Some(1);
     eventually("the node says that an address is in use", read, says).await;
-    let leases =
-        || fs::read_dir(cluster.dir().join("nodes/node-0/networks")).map_or(0, Iterator::count);
+    let leases = || {
+        fs::read_dir(cluster.data_dir().join("nodes/node-0/networks")).map_or(0, Iterator::count)
+    };
     assert_eq!(leases(), 0, "no plugin has written anything yet");
     fs::write(&go, "")?;
     cluster
@@ -196,7 +186,7 @@ async fn a_node_says_that_addresses_are_in_use_before_one_is() -> Result<()> {
         ..DeleteParams::default()
     };
     cluster
-        .client
+        .client()
         .namespaced::<Pod>("default")
         .delete("a", &at_once)
         .await?;

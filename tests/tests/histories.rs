@@ -19,7 +19,8 @@ use std::{
 use anyhow::{Result, bail, ensure};
 use podplane_api::{Object as _, core::Node};
 use podplane_client::{Api, ListParams};
-use podplane_tests::{apiserver::Apiserver, wait::within};
+use podplane_testkit::within;
+use podplane_tests::apiserver::Apiserver;
 use rand::RngExt as _;
 use tokio::task::JoinSet;
 
@@ -76,7 +77,7 @@ async fn run(plan: Plan) -> Result<()> {
         within(patience, "enough is acknowledged", acknowledged, |n| {
             *n >= enough
         })
-        .await;
+        .await?;
         round.killed.store(true, Ordering::SeqCst);
         server.kill()?;
         let created = round.end().await;

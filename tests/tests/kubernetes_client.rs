@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::Result;
-use podplane_tests::{Cluster, Network, Up, peers, programs::finish};
+use podplane_tests::{Cluster, Network, builder, peers, programs::finish};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes_client.py");
 
@@ -12,13 +12,13 @@ async fn the_python_client_of_kubernetes_works() -> Result<()> {
     let Some(path) = peers::python_kubernetes() else {
         return Ok(());
     };
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger)).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
     let said = finish(
         Command::new("python3")
             .arg(SCRIPT)
-            .arg(cluster.dir().join("kubeconfig"))
+            .arg(cluster.data_dir().join("kubeconfig"))
             .arg("from-python")
             .env("PYTHONPATH", path),
     );

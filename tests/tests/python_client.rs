@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 use podplane_tests::{
-    Cluster, Network, Up, peers,
+    Cluster, Network, builder, peers,
     programs::{Finished, finish},
 };
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ async fn every_server_describes_itself_and_is_healthy() -> Result<()> {
     let Some(python) = peers::python().map(Python) else {
         return Ok(());
     };
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger)).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
     let status = cluster.status().await?;
@@ -108,14 +108,14 @@ async fn every_server_describes_itself_and_is_healthy() -> Result<()> {
     );
     let cri = format!(
         "unix:{}",
-        cluster.dir().join("nodes/node-0/cri.sock").display()
+        cluster.data_dir().join("nodes/node-0/cri.sock").display()
     );
     let listed = python.run(&["services", &cri]).ok();
     assert_eq!(
         own_services(&listed),
         ["runtime.v1.ImageService", "runtime.v1.RuntimeService"]
     );
-    let control = format!("unix:{}", cluster.dir().join("control.sock").display());
+    let control = format!("unix:{}", cluster.data_dir().join("control.sock").display());
     let listed = python.run(&["services", &control]).ok();
     assert_eq!(
         own_services(&listed),
@@ -129,7 +129,7 @@ async fn a_pod_created_from_python_runs() -> Result<()> {
     let Some(python) = peers::python().map(Python) else {
         return Ok(());
     };
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger)).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
     let server = cluster.status().await?.server;
@@ -148,7 +148,7 @@ async fn a_pod_created_from_python_runs() -> Result<()> {
 
     cluster
         .pods_until("the pod runs", |pods| {
-            podplane_tests::cluster::running(pods) == 1
+            podplane_tests::pods::running(pods) == 1
         })
         .await;
     let key = json!({"namespace": "default", "name": "from-python"});

@@ -3,36 +3,18 @@
 use std::fs;
 
 use anyhow::Result;
-use podplane_api::{
-    core::{Container, Event, Node, Pod, PodSpec},
-    meta::ObjectMeta,
-};
+use podplane_api::core::{Event, Node, Pod};
 use podplane_client::{DeleteParams, ListParams};
-use podplane_tests::{Cluster, Network, Up, eventually};
+use podplane_tests::{Cluster, Network, builder, eventually, pods::pod};
 
 async fn create_pod(cluster: &Cluster, name: &str) -> Result<()> {
-    let pod = Pod {
-        metadata: ObjectMeta {
-            name: Some(name.into()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec {
-            containers: vec![Container {
-                name: "c".into(),
-                image: Some("i".into()),
-                ..Container::default()
-            }],
-            ..PodSpec::default()
-        }),
-        ..Pod::default()
-    };
-    let pods = cluster.client.namespaced::<Pod>("default");
-    pods.create(&pod).await?;
+    let pods = cluster.client().namespaced::<Pod>("default");
+    pods.create(&pod(name)).await?;
     Ok(())
 }
 
 async fn ip_of(cluster: &Cluster, name: &str) -> String {
-    let pods = cluster.client.namespaced::<Pod>("default");
+    let pods = cluster.client().namespaced::<Pod>("default");
     let read = || async { pods.get(name).await.ok()?.status?.pod_ip };
     let ip = eventually(&format!("{name} has an address"), read, Option::is_some).await;
     ip.unwrap_or_default()
@@ -40,7 +22,7 @@ async fn ip_of(cluster: &Cluster, name: &str) -> String {
 
 /// Gives the node another block as people do: dump, delete, edit, apply.
 async fn renumber(cluster: &Cluster, block: &str) -> Result<()> {
-    let nodes = cluster.client.all::<Node>();
+    let nodes = cluster.client().all::<Node>();
     let mut node = nodes.get("node-0").await?;
     nodes.delete("node-0", &DeleteParams::default()).await?;
     node.metadata.uid = None;
@@ -51,7 +33,7 @@ async fn renumber(cluster: &Cluster, block: &str) -> Result<()> {
     nodes.create(&node).await?;
     // Until the kubelet has seen it, pods have addresses of the block before.
     let configured = || async {
-        let files = fs::read_dir(cluster.dir().join("nodes/node-0/net.d")).ok()?;
+        let files = fs::read_dir(cluster.data_dir().join("nodes/node-0/net.d")).ok()?;
         let mut texts = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
         texts.find(|text| text.contains(block))
     };
@@ -61,7 +43,7 @@ async fn renumber(cluster: &Cluster, block: &str) -> Result<()> {
 
 #[tokio::test]
 async fn a_stale_bridge_is_removed_by_hand_while_pods_use_it_and_else_by_itself() -> Result<()> {
-    let up = Up::new(Network::Kernel).with("--nodes 1");
+    let up = builder(Network::Kernel).flags("--nodes 1");
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
     };
@@ -75,7 +57,7 @@ async fn a_stale_bridge_is_removed_by_hand_while_pods_use_it_and_else_by_itself(
 
     renumber(&cluster, "10.244.77.0/24").await?;
     create_pod(&cluster, "b").await?;
-    let events = cluster.client.namespaced::<Event>("default");
+    let events = cluster.client().namespaced::<Event>("default");
     let list = || async {
         events
             .list(&ListParams::default())
@@ -109,7 +91,7 @@ async fn a_stale_bridge_is_removed_by_hand_while_pods_use_it_and_else_by_itself(
     assert!(ip.starts_with("10.244.77."), "{ip}");
 
     // Without pods nobody has to do anything.
-    let pods = cluster.client.namespaced::<Pod>("default");
+    let pods = cluster.client().namespaced::<Pod>("default");
     for name in ["a", "b"] {
         pods.delete(name, &DeleteParams::default()).await?;
     }

@@ -1,35 +1,21 @@
 //! `podplane up` from the outside: pods with addresses that answer, and a machine that is as it was.
 
-use std::{collections::BTreeSet, fs, os::unix::process::CommandExt as _, process::Command};
+use std::{
+    collections::BTreeSet, fs, os::unix::process::CommandExt as _, process::Command, time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use podplane_api::{Object as _, core::Pod};
 use podplane_tests::{
-    Cluster, Machine, Network, Up,
-    cluster::running,
-    eventually,
-    leftovers::processes_of,
-    peers,
+    Cluster, Machine, Network, builder, eventually, peers,
+    pods::{ip, node, running},
+    processes_of,
     programs::{bin_dir, finish, podplane},
 };
 
-fn address(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.pod_ip.as_deref())
-        .unwrap_or_default()
-}
-
-fn node(pod: &Pod) -> &str {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.node_name.as_deref())
-        .unwrap_or_default()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_on_different_nodes_answer_each_other() -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(Network::Kernel)).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Kernel)).await? else {
         return Ok(());
     };
     cluster.podplane("run web --replicas 6").ok();
@@ -38,7 +24,7 @@ async fn pods_on_different_nodes_answer_each_other() -> Result<()> {
         .await;
     let nodes: BTreeSet<_> = pods.iter().map(node).collect();
     assert_eq!(nodes.len(), 3, "the scheduler spreads them: {nodes:?}");
-    let addresses: BTreeSet<_> = pods.iter().map(address).collect();
+    let addresses: BTreeSet<_> = pods.iter().map(ip).collect();
     assert_eq!(addresses.len(), 6, "{addresses:?}");
     for to in &pods[1..] {
         cluster
@@ -62,7 +48,7 @@ async fn pods_on_different_nodes_answer_each_other() -> Result<()> {
             "eth0",
         ])
         .ok();
-    assert!(inside.contains(address(&pods[0])), "{inside}");
+    assert!(inside.contains(ip(&pods[0])), "{inside}");
     let answer = cluster.podplane(&format!("ping {} 10.99.99.99 --count 1", pods[0].name()));
     assert_eq!(answer.code, Some(1), "nobody has that address: {answer:?}");
     cluster.finish().await
@@ -70,7 +56,7 @@ async fn pods_on_different_nodes_answer_each_other() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dual_stack_pods_have_and_use_both_addresses() -> Result<()> {
-    let up = Up::new(Network::Kernel).with("--nodes 2 --cluster-cidr 10.244.0.0/16,fd00:10:244::/48 --service-cluster-ip-range 10.96.0.0/16,fd00:10:96::/112");
+    let up = builder(Network::Kernel).flags("--nodes 2 --cluster-cidr 10.244.0.0/16,fd00:10:244::/48 --service-cluster-ip-range 10.96.0.0/16,fd00:10:96::/112");
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
     };
@@ -135,14 +121,17 @@ async fn without_privileges_it_runs_in_a_user_namespace() -> Result<()> {
     let down = as_nobody("down --purge");
     up.ok();
     down.ok();
-    assert_eq!(processes_of(&home.path().display().to_string()), []);
+    assert_eq!(
+        processes_of(&home.path().display().to_string()).unwrap(),
+        []
+    );
     assert_eq!(before, Machine::now());
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ledger_mode_says_why_it_cannot_ping() -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger)).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
     cluster.podplane("run web --replicas 2 --wait").ok();
@@ -155,8 +144,12 @@ async fn ledger_mode_says_why_it_cannot_ping() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_kubelet_serves_many_ledger_nodes() -> Result<()> {
-    let Some(cluster) =
-        Cluster::up(Up::new(Network::Ledger).with("--nodes 100 --timeout 120s")).await?
+    let Some(cluster) = Cluster::up(
+        builder(Network::Ledger)
+            .nodes(100)
+            .timeout(Duration::from_secs(120)),
+    )
+    .await?
     else {
         return Ok(());
     };
@@ -177,7 +170,7 @@ async fn one_kubelet_serves_many_ledger_nodes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn down_keeps_the_store_and_up_resumes_it() -> Result<()> {
-    let up = Up::new(Network::Kernel).with("--nodes 2");
+    let up = builder(Network::Kernel).flags("--nodes 2");
     let Some(mut cluster) = Cluster::up(up.clone()).await? else {
         return Ok(());
     };
@@ -202,13 +195,13 @@ async fn down_keeps_the_store_and_up_resumes_it() -> Result<()> {
     assert_eq!(cluster.left(), []);
     cluster.podplane("get pods").failed(1);
 
-    cluster.up_again(&up)?;
+    cluster.start_again(&up).await?;
     let pods = cluster
         .pods_until("the pods run again", |pods| running(pods) == 4)
         .await;
     assert_eq!(uids(&pods), before, "the same pods");
     assert_eq!(blocks(&cluster), had, "the same blocks");
-    let ready = |pods: &[Pod]| pods.iter().all(|pod| !address(pod).is_empty());
+    let ready = |pods: &[Pod]| pods.iter().all(|pod| !ip(pod).is_empty());
     cluster.pods_until("every pod has an address", ready).await;
     let reaches = || async { cluster.podplane("ping web-0 web-1 --count 1 --verify").code };
     eventually("the new sandboxes answer", reaches, |code| *code == Some(0)).await;
@@ -217,7 +210,7 @@ async fn down_keeps_the_store_and_up_resumes_it() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_kill_nothing_is_left_and_the_next_up_resumes() -> Result<()> {
-    let up = Up::new(Network::Kernel).with("--nodes 2");
+    let up = builder(Network::Kernel).flags("--nodes 2");
     let Some(mut cluster) = Cluster::up(up.clone()).await? else {
         return Ok(());
     };
@@ -227,7 +220,7 @@ async fn after_a_kill_nothing_is_left_and_the_next_up_resumes() -> Result<()> {
     rustix::process::kill_process(supervisor, rustix::process::Signal::KILL)?;
     let left = || async { cluster.left() };
     eventually("its children die with it", left, Vec::is_empty).await;
-    cluster.up_again(&up)?;
+    cluster.start_again(&up).await?;
     cluster
         .pods_until("the pods run again", |pods| running(pods) == 4)
         .await;
@@ -236,7 +229,7 @@ async fn after_a_kill_nothing_is_left_and_the_next_up_resumes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_up_must_agree_with_the_first() -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger).with("--nodes 2")).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).flags("--nodes 2")).await? else {
         return Ok(());
     };
     cluster
@@ -253,7 +246,7 @@ async fn a_second_up_must_agree_with_the_first() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_comes_and_goes() -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(Network::Kernel).with("--nodes 1")).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Kernel).flags("--nodes 1")).await? else {
         return Ok(());
     };
     cluster.podplane("node add late").ok();
@@ -275,8 +268,8 @@ async fn a_node_comes_and_goes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_is_given_again_only_when_its_pods_are_gone() -> Result<()> {
-    let up = Up::new(Network::Ledger)
-        .with("--nodes 1 --cluster-cidr 10.255.0.0/24 --node-cidr-mask-size 24");
+    let up = builder(Network::Ledger)
+        .flags("--nodes 1 --cluster-cidr 10.255.0.0/24 --node-cidr-mask-size 24");
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
     };
@@ -323,7 +316,7 @@ async fn a_block_is_given_again_only_when_its_pods_are_gone() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_appears_again_is_adopted_with_its_new_block() -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger).with("--nodes 1")).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).flags("--nodes 1")).await? else {
         return Ok(());
     };
     cluster.podplane("run before --wait").ok();
@@ -332,7 +325,7 @@ async fn a_node_that_appears_again_is_adopted_with_its_new_block() -> Result<()>
         .pods_until("its pod is collected", <[Pod]>::is_empty)
         .await;
     cluster.podplane("get node node-0").failed(1);
-    let file = cluster.dir().join("node.yaml");
+    let file = cluster.data_dir().join("node.yaml");
     let spec = "{podCIDR: 10.244.77.0/24, podCIDRs: [10.244.77.0/24]}";
     fs::write(
         &file,
@@ -343,10 +336,7 @@ async fn a_node_that_appears_again_is_adopted_with_its_new_block() -> Result<()>
         .ok();
     cluster.podplane("run after --wait").ok();
     let pods = cluster.pods().await?;
-    assert_eq!(
-        pods.iter().map(address).collect::<Vec<_>>(),
-        ["10.244.77.2"]
-    );
+    assert_eq!(pods.iter().map(ip).collect::<Vec<_>>(), ["10.244.77.2"]);
     cluster.finish().await
 }
 

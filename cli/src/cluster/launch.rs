@@ -57,6 +57,8 @@ pub(crate) enum Outcome {
 pub(crate) enum Lifetime {
     /// Until `down`.
     Detached,
+    /// Until `down`, or the end of standard input.
+    UntilEof,
     /// As long as its parent.
     Attached,
 }
@@ -73,7 +75,8 @@ pub(crate) fn launch(
         data_dir: dir.path().into(),
         settings,
         parent: rustix::process::getpid().as_raw_nonzero().get(),
-        detach: lifetime == Lifetime::Detached,
+        detach: lifetime != Lifetime::Attached,
+        until_eof: lifetime == Lifetime::UntilEof,
     };
     let log_path = dir.log("supervisor");
     let log = File::options().append(true).create(true).open(&log_path);
@@ -82,7 +85,10 @@ pub(crate) fn launch(
         .arg("up")
         .arg("--supervise")
         .arg(serde_json::to_string(&order).context("encode the order")?)
-        .stdin(Stdio::null())
+        .stdin(match lifetime {
+            Lifetime::UntilEof => Stdio::inherit(),
+            Lifetime::Attached | Lifetime::Detached => Stdio::null(),
+        })
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()

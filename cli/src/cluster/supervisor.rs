@@ -6,6 +6,7 @@
 use std::{
     fs::TryLockError,
     io::{self, Write as _},
+    os::fd::AsFd as _,
     path::PathBuf,
     pin::pin,
     process::ExitCode,
@@ -27,7 +28,7 @@ use rustix::{
     process::{Signal, getppid, set_parent_process_death_signal, setsid},
 };
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::{io::AsyncReadExt as _, net::unix::pipe, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -52,6 +53,8 @@ pub(crate) struct Order {
     /// The process to die with: until the cluster serves, or for ever.
     pub(crate) parent: i32,
     pub(crate) detach: bool,
+    /// Whether to end with standard input.
+    pub(crate) until_eof: bool,
 }
 
 /// A line on standard output.
@@ -97,6 +100,7 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         settings,
         parent,
         detach,
+        until_eof,
     } = order;
     set_parent_process_death_signal(Some(Signal::TERM))
         .context("ask for a signal when `up` ends")?;
@@ -134,7 +138,8 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         let members = wait_for_remains(&dir).await?;
         let cluster = Cluster::new(dir.clone(), record, mode)?;
         dir.write_running(&running)?;
-        let ended = live(cluster, &dir, &gone, detach).await;
+        let lifeline = until_eof.then(lifeline).transpose()?;
+        let ended = live(cluster, &dir, &gone, detach, lifeline).await;
         drop(members);
         ended
     })
@@ -174,12 +179,15 @@ async fn live(
     dir: &DataDir,
     gone: &[String],
     detach: bool,
+    lifeline: Option<pipe::Receiver>,
 ) -> anyhow::Result<()> {
+    let mut cut = pin!(cut(lifeline));
     let mut signal = pin!(shutdown::requested());
     // Starting keeps all that it has made in `cluster`, which `stop` takes down however far it came.
     let started = tokio::select! {
         started = cluster.start(gone) => started,
         signal = &mut signal => Err(anyhow::anyhow!("interrupted by {}", signal.unwrap_or("a signal"))),
+        () = &mut cut => Err(anyhow::anyhow!("interrupted by the end of standard input")),
     };
     let (sender, mut commands) = mpsc::channel(1);
     let server = match started {
@@ -200,11 +208,15 @@ async fn live(
     ready(detach)?;
 
     let farewell = loop {
-        // Commands stay in the channel and signals are kept, so losing these waits loses nothing; a server that ends is not awaited again.
+        // Commands stay in the channel and signals are kept, so losing these waits loses nothing; a server or an input that ends is not awaited again.
         let command = tokio::select! {
             command = commands.recv() => command,
             signal = &mut signal => {
                 tracing::info!(signal = signal.unwrap_or("unknown"), "stopping");
+                None
+            }
+            () = &mut cut => {
+                tracing::info!("standard input has ended; stopping");
                 None
             }
             ended = &mut serving => {
@@ -240,6 +252,24 @@ async fn live(
     _ = tokio::time::timeout(FAREWELL, serving).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Standard input, which must be a pipe.
+fn lifeline() -> anyhow::Result<pipe::Receiver> {
+    let input = io::stdin().as_fd().try_clone_to_owned();
+    input
+        .and_then(pipe::Receiver::from_owned_fd)
+        .context("use standard input for --until-eof")
+}
+
+/// Waits until a pipe has no writer any more; for ever if there is none.
+async fn cut(lifeline: Option<pipe::Receiver>) {
+    let Some(mut lifeline) = lifeline else {
+        return std::future::pending().await;
+    };
+    // What is written to it means nothing.
+    let mut buffer = [0; 64];
+    while lifeline.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
 }
 
 async fn serve(dir: &DataDir, commands: mpsc::Sender<Command>) -> anyhow::Result<Tasks> {

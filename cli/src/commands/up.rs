@@ -59,6 +59,10 @@ pub(crate) struct Args {
     #[arg(long)]
     detach: bool,
 
+    /// As --detach, but end the cluster when all who can write to standard input, a pipe, have closed it or are gone
+    #[arg(long)]
+    until_eof: bool,
+
     /// Be the supervisor that `up` starts
     #[arg(long, hide = true, value_name = "ORDER")]
     supervise: Option<String>,
@@ -100,10 +104,10 @@ async fn up(
     settings: Settings,
     manifests: &[Manifest],
 ) -> anyhow::Result<ExitCode> {
-    let lifetime = if args.detach || args.wait {
-        Lifetime::Detached
-    } else {
-        Lifetime::Attached
+    let lifetime = match (args.detach || args.wait, args.until_eof) {
+        (_, true) => Lifetime::UntilEof,
+        (true, false) => Lifetime::Detached,
+        (false, false) => Lifetime::Attached,
     };
     let mut signal = std::pin::pin!(shutdown::requested());
     let progress = Progress::new("starting");

@@ -12,12 +12,12 @@ mod writing;
 
 use anyhow::Result;
 use podplane_tests::{
-    Cluster, Network, Up,
+    Cluster, Network, builder,
     kubectl::{Case, Order, each},
 };
 
 async fn run(order: Order, cases: &'static [Case]) -> Result<()> {
-    let Some(cluster) = Cluster::up(Up::new(Network::Ledger)).await? else {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
     tokio::task::block_in_place(|| each(&cluster, order, cases));

@@ -2,14 +2,15 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
-use anyhow::{Context as _, Result};
+use ipnet::IpNet;
 use podplane_api::{
-    Object as _,
+    Object as _, Quantity,
     core::{Node, Pod},
     pod_ips::POD_IPS,
     quantity,
@@ -18,12 +19,13 @@ use podplane_client::{Client, ListParams};
 use podplane_ipam::audit::{self, Allocation, Sandbox, World};
 use serde_json::Value;
 
-/// Whether the number of pods on a node is limited to its addresses: not with `--ip-policy=off`.
+use crate::{ClusterError, Result};
+
+/// Whether the number of pods on a node is limited to its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// No node may have more pods than addresses.
+enum Limit {
     Addresses,
-    /// The reference's behaviour.
+    /// With `--ip-policy=off`.
     None,
 }
 
@@ -31,8 +33,9 @@ pub enum Limit {
 ///
 /// # Errors
 ///
-/// If the apiserver does not answer or a file cannot be read.
-pub async fn observe(client: &Client, data_dir: &Path, limit: Limit) -> Result<World> {
+/// [`ClusterError::Api`] if the API server does not answer, [`ClusterError::Io`] or [`ClusterError::Unclear`] if a file cannot be read.
+pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
+    let limit = limit(data_dir)?;
     let all = ListParams::default();
     let nodes = client.all::<Node>().list(&all).await?.items;
     let pods = client.all::<Pod>().list(&all).await?.items;
@@ -55,6 +58,34 @@ pub async fn observe(client: &Client, data_dir: &Path, limit: Limit) -> Result<W
     Ok(world)
 }
 
+/// By the flags that the cluster runs with.
+fn limit(data_dir: &Path) -> Result<Limit> {
+    let kept = read_json(&data_dir.join("cluster.json"))?;
+    Ok(match kept["settings"]["ipPolicy"].as_str() {
+        Some("off") => Limit::None,
+        _ => Limit::Addresses,
+    })
+}
+
+fn read_json(file: &Path) -> Result<Value> {
+    let text = fs::read_to_string(file).map_err(read(file))?;
+    serde_json::from_str(&text).map_err(|_| ClusterError::Unclear {
+        what: file.display().to_string(),
+        found: text,
+    })
+}
+
+fn read(file: &Path) -> impl FnOnce(io::Error) -> ClusterError {
+    ClusterError::io(format!("read {}", file.display()))
+}
+
+fn parse<T: FromStr>(what: impl Into<String>, text: &str) -> Result<T> {
+    text.parse().map_err(|_| ClusterError::Unclear {
+        what: what.into(),
+        found: text.into(),
+    })
+}
+
 fn audited_node(node: &Node, limit: Limit) -> Result<audit::Node> {
     let cidrs = node
         .spec
@@ -68,13 +99,24 @@ fn audited_node(node: &Node, limit: Limit) -> Result<audit::Node> {
         name: node.name().into(),
         uid: node.uid().into(),
         pod_cidrs: cidrs
-            .map(|cidr| cidr.parse().context("a podCIDR"))
+            .map(|cidr| parse::<IpNet>(format!("a podCIDR of {}", node.name()), cidr))
             .collect::<Result<_>>()?,
         ip_capacity: match (limit, capacity) {
-            (Limit::Addresses, Some(capacity)) => Some(quantity::units(capacity)?.try_into()?),
+            (Limit::Addresses, Some(capacity)) => Some(units(node, capacity)?),
             _ => None,
         },
     })
+}
+
+fn units(node: &Node, capacity: &Quantity) -> Result<u64> {
+    let units = quantity::units(capacity).ok();
+    let unclear = || ClusterError::Unclear {
+        what: format!("the capacity {POD_IPS} of {}", node.name()),
+        found: capacity.0.clone(),
+    };
+    units
+        .and_then(|units| units.try_into().ok())
+        .ok_or_else(unclear)
 }
 
 fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
@@ -95,7 +137,7 @@ fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
         finished: matches!(phase, Some("Failed" | "Succeeded")),
         deleting: pod.is_deleting(),
         ips: ips
-            .map(|ip| ip.ip.parse().context("a podIP"))
+            .map(|ip| parse(format!("a podIP of {}", pod.name()), &ip.ip))
             .collect::<Result<_>>()?,
     })
 }
@@ -104,7 +146,7 @@ fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
 ///
 /// # Errors
 ///
-/// If the directory of nodes cannot be read; that there is none is none.
+/// [`ClusterError::Io`] if the directory of nodes cannot be read; that there is none is none.
 pub fn node_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     entries(&data_dir.join("nodes"))
 }
@@ -118,8 +160,8 @@ fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>> {
             };
             let text = match fs::read_to_string(&file) {
                 // Released between the look at the directory and now.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                text => text.with_context(|| file.display().to_string())?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                text => text.map_err(read(&file))?,
             };
             let owner = text.lines().next().unwrap_or_default().trim().into();
             found.push(Allocation {
@@ -139,8 +181,11 @@ fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
         let Some(id) = name.strip_suffix(".json") else {
             continue;
         };
-        let Ok(text) = fs::read(&file) else { continue };
-        let _: Value = serde_json::from_slice(&text).with_context(|| file.display().to_string())?;
+        match read_json(&file) {
+            // Removed meanwhile.
+            Err(ClusterError::Io { .. }) => continue,
+            record => record?,
+        };
         found.insert(Sandbox {
             node: node.into(),
             id: id.into(),
@@ -152,8 +197,8 @@ fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
 /// A directory's entries by name; none if there is no such directory.
 fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_context(|| dir.display().to_string())?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(read(dir))?,
     };
     let mut found: Vec<_> = entries
         .flatten()

@@ -1,0 +1,389 @@
+//! A running cluster.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::PipeWriter,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use podplane_api::core::{Node, Pod};
+use podplane_client::{Client, Endpoint, ListParams, endpoint};
+use podplane_ipam::audit::{self, Violation, World};
+use podplane_proto::cluster::{
+    AddNodeRequest, GetStatusRequest, GetStatusResponse, RemoveNodeRequest,
+    cluster_service_client::ClusterServiceClient,
+};
+use tonic::transport::Channel;
+
+use crate::{
+    ClusterBuilder, ClusterError, Finished, Process, Program, Result,
+    builder::Dir,
+    eventually,
+    pods::Summary,
+    processes_of,
+    program::{self, line},
+    within, world,
+};
+
+/// How long a broken invariant may be one that is passing: a sandbox that is being made or removed at this moment.
+const SETTLED: Duration = Duration::from_secs(20);
+
+/// A running cluster. Dropping it takes it down; [`Cluster::finish`] also looks whether all was well.
+#[derive(Debug)]
+pub struct Cluster {
+    program: Program,
+    /// Absent when it has been taken down.
+    dir: Option<Dir>,
+    client: Client,
+    server: String,
+    /// Open as long as the cluster is to go on; absent for one that goes on without this process.
+    lifeline: Option<PipeWriter>,
+    keep: bool,
+}
+
+impl Cluster {
+    /// How to start one.
+    #[must_use]
+    pub fn builder() -> ClusterBuilder {
+        ClusterBuilder::default()
+    }
+
+    pub(crate) fn new(
+        program: Program,
+        dir: Dir,
+        lifeline: Option<PipeWriter>,
+        keep: bool,
+    ) -> Result<Self> {
+        let server = server(dir.path())?;
+        Ok(Self {
+            client: Client::connect(&server.parse()?)?,
+            program,
+            dir: Some(dir),
+            server,
+            lifeline,
+            keep,
+        })
+    }
+
+    /// Starts it again on its data directory, with other flags where some are given, after `podplane down` or a crash of all of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClusterBuilder::start`].
+    pub async fn start_again(&mut self, flags: &ClusterBuilder) -> Result<()> {
+        self.lifeline = flags.up(&self.program, self.data_dir()).await?;
+        self.server = server(self.data_dir())?;
+        self.client = Client::connect(&self.server.parse()?)?;
+        Ok(())
+    }
+
+    /// Its data directory: `store`, `logs`, `nodes`, …
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        self.dir.as_ref().map_or(Path::new(""), Dir::path)
+    }
+
+    /// A typed client of its API server.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Where its API server listens, for gRPC and for REST: `HOST:PORT`, or `unix:PATH`.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// The kubeconfig for kubectl and every other client of Kubernetes.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data_dir().join("kubeconfig")
+    }
+
+    /// The program that it was started with.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// A client of its supervisor, the process that keeps all others running.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Endpoint`] if its socket has no name.
+    pub fn supervisor(&self) -> Result<ClusterServiceClient<Channel>> {
+        let socket = self.data_dir().join("control.sock");
+        let endpoint: Endpoint = format!("unix:{}", socket.display()).parse()?;
+        Ok(ClusterServiceClient::new(endpoint::channel(&endpoint)?))
+    }
+
+    /// What runs: processes with their numbers, addresses and logs, and nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Supervisor`] if it does not answer.
+    pub async fn status(&self) -> Result<GetStatusResponse> {
+        let status = self.supervisor()?.get_status(GetStatusRequest {}).await?;
+        Ok(status.into_inner())
+    }
+
+    /// A process as it runs now: `apiserver`, `ipam-controller`, `controller-manager`, `scheduler`, `kubelet-…`, `cri-…`. Nodes of ledger
+    /// mode share theirs, `kubelet-nodes-0` and `cri-nodes-0`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::NoProcess`], with the names that there are.
+    pub async fn process(&self, name: &str) -> Result<Process> {
+        Process::find(self, name).await
+    }
+
+    /// All pods of all namespaces.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Api`] if the API server does not answer.
+    pub async fn pods(&self) -> Result<Vec<Pod>> {
+        let pods = self.client.all::<Pod>();
+        Ok(pods.list(&ListParams::default()).await?.items)
+    }
+
+    /// All nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Api`] if the API server does not answer.
+    pub async fn nodes(&self) -> Result<Vec<Node>> {
+        let nodes = self.client.all::<Node>();
+        Ok(nodes.list(&ListParams::default()).await?.items)
+    }
+
+    /// Waits until the pods are as `enough` wants them, for at most [`crate::DEADLINE`]; returns them.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::TimedOut`], with the pods that were there last.
+    pub async fn pods_until(
+        &self,
+        what: &str,
+        enough: impl Fn(&[Pod]) -> bool,
+    ) -> Result<Vec<Pod>> {
+        let look = || async { self.pods().await.map(Summary) };
+        let is_enough = |seen: &Result<Summary>| seen.as_ref().is_ok_and(|seen| enough(&seen.0));
+        Ok(eventually(what, look, is_enough).await??.0)
+    }
+
+    /// Applies the objects of a manifest, in YAML or JSON, of any kind.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Failed`] with what was refused, and why.
+    pub async fn apply(&self, manifest: &str) -> Result<()> {
+        let mut command = self.command("podplane", ["apply", "-f", "-"]);
+        command.stdin(program::input(manifest)?);
+        succeed(command).await.map(drop)
+    }
+
+    /// Runs `podplane` on this cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Failed`] with all it said, if it fails.
+    pub async fn podplane<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<String> {
+        succeed(self.command("podplane", args)).await
+    }
+
+    /// A command line of any program, in an environment that leads `podplane`, `kubectl` and all that go by a kubeconfig to this cluster.
+    /// [`run`](crate::run) runs it to its end.
+    pub fn command<S: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let program = program.as_ref();
+        let mut command = if program == "podplane" {
+            self.program.command(args)
+        } else {
+            let mut command = Command::new(program);
+            command.args(args).stdin(std::process::Stdio::null());
+            program::without_settings(&mut command);
+            command
+        };
+        let mut path = self.program.dir().as_os_str().to_owned();
+        if let Some(others) = std::env::var_os("PATH") {
+            path.push(":");
+            path.push(others);
+        }
+        command
+            .env("PATH", path)
+            .env("PODPLANE_DATA_DIR", self.data_dir())
+            .env("KUBECONFIG", self.kubeconfig());
+        command
+    }
+
+    /// Makes nodes, whose kubelets then register them.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Supervisor`] if one cannot be made; none of them is there then.
+    pub async fn add_nodes<S: Into<String>>(
+        &self,
+        names: impl IntoIterator<Item = S>,
+    ) -> Result<()> {
+        let names = names.into_iter().map(Into::into).collect();
+        let request = AddNodeRequest {
+            names,
+            network: String::new(),
+        };
+        self.supervisor()?.add_node(request).await?;
+        Ok(())
+    }
+
+    /// Ends a node: its pods' sandboxes, its processes, its object and its files.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Supervisor`] if there is none of that name.
+    pub async fn remove_node(&self, name: impl Into<String>) -> Result<()> {
+        let request = RemoveNodeRequest { name: name.into() };
+        self.supervisor()?.remove_node(request).await?;
+        Ok(())
+    }
+
+    /// Everything that the invariant checker can see of it now: objects, allocation files, sandboxes.
+    ///
+    /// # Errors
+    ///
+    /// If the API server does not answer or a file cannot be read.
+    pub async fn world(&self) -> Result<World> {
+        world::observe(&self.client, self.data_dir()).await
+    }
+
+    /// The invariants that are broken now; some may be passing, such as the address of a sandbox that is being made.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::world`].
+    pub async fn violations(&self) -> Result<Vec<Violation>> {
+        Ok(audit::check(&self.world().await?))
+    }
+
+    /// Waits until no invariant is broken: no address on two pods, every address inside its node's block, no two blocks that overlap, no
+    /// allocation without an owner. What is passing has passed after 20 seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Violations`], and what [`Cluster::world`] says if that fails.
+    pub async fn check(&self) -> Result<()> {
+        let clean = |seen: &Result<Vec<Violation>>| seen.as_ref().is_ok_and(Vec::is_empty);
+        let settled = within(SETTLED, "no violation", || self.violations(), clean).await;
+        match settled {
+            Ok(_) => Ok(()),
+            Err(_) => match self.violations().await? {
+                none if none.is_empty() => Ok(()),
+                violations => Err(ClusterError::Violations(violations)),
+            },
+        }
+    }
+
+    /// The log of a process, or of the `supervisor`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Io`] if there is none.
+    pub fn log(&self, process: &str) -> Result<String> {
+        let file = self.data_dir().join("logs").join(format!("{process}.log"));
+        fs::read_to_string(&file).map_err(ClusterError::io(format!("read {}", file.display())))
+    }
+
+    /// [`Cluster::check`], then [`Cluster::stop`].
+    ///
+    /// # Errors
+    ///
+    /// What they say. It is taken down in any case.
+    pub async fn finish(self) -> Result<()> {
+        let checked = self.check().await;
+        let stopped = self.stop().await;
+        checked.and(stopped)
+    }
+
+    /// Takes it down, and looks whether all of its processes are gone. A temporary data directory is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Failed`] if it does not end, [`ClusterError::Left`] with the processes that are left.
+    pub async fn stop(mut self) -> Result<()> {
+        let Some(mut dir) = self.dir.take() else {
+            return Ok(());
+        };
+        let path = dir.path().to_owned();
+        let ended = succeed(down(&self.program, &path)).await;
+        drop(self.lifeline.take());
+        if let Err(error) = ended {
+            // Its logs say why.
+            dir.keep();
+            return Err(error);
+        }
+        dir.remove()?;
+        let left = processes_of(&path.display().to_string())?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let each = left.into_iter().map(|(pid, line)| format!("{pid} {line}"));
+        Err(ClusterError::Left(each.collect()))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let Some(mut dir) = self.dir.take() else {
+            return;
+        };
+        if self.keep {
+            return dir.keep();
+        }
+        // What cannot be ended in order ends when the lifeline is cut.
+        let ended = down(&self.program, dir.path()).output();
+        let failed = std::thread::panicking() || ended.is_ok_and(|output| !output.status.success());
+        if failed && std::env::var_os("PODPLANE_KEEP").is_some() {
+            dir.keep();
+            #[expect(clippy::print_stderr, reason = "somebody asked for it")]
+            {
+                eprintln!("PODPLANE_KEEP: {}", dir.path().display());
+            }
+        }
+    }
+}
+
+fn down(program: &Program, data_dir: &Path) -> Command {
+    program.command([OsStr::new("down"), "--data-dir".as_ref(), data_dir.as_ref()])
+}
+
+async fn succeed(command: Command) -> Result<String> {
+    let shown = line(&command);
+    match program::run(command).await? {
+        Finished {
+            code: Some(0),
+            stdout,
+            ..
+        } => Ok(stdout),
+        finished => Err(ClusterError::Failed {
+            command: shown,
+            finished,
+        }),
+    }
+}
+
+/// Where the API server of the cluster in a data directory listens.
+fn server(data_dir: &Path) -> Result<String> {
+    let file = data_dir.join("apiserver.address");
+    let address = fs::read_to_string(&file);
+    let address = address.map_err(ClusterError::io(format!("read {}", file.display())))?;
+    Ok(address.trim().to_owned())
+}

@@ -1,0 +1,151 @@
+//! A process of a cluster, and what signals do to it.
+
+use std::{fs, os::fd::OwnedFd};
+
+use podplane_proto::cluster::ServiceStatus;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use crate::{Cluster, ClusterError, Result, eventually};
+
+/// A process of a cluster as it runs now. Once it has ended, it stays ended: the supervisor starts another.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    pid: u32,
+    /// Of this process, even if its number is another's by now.
+    handle: OwnedFd,
+}
+
+impl Process {
+    pub(crate) async fn find(cluster: &Cluster, name: &str) -> Result<Self> {
+        let pid = pid(cluster, name).await?;
+        let gone = || ClusterError::NoProcess {
+            name: name.into(),
+            running: Vec::new(),
+        };
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let handle =
+            pidfd_open(number.ok_or_else(gone)?, PidfdFlags::empty()).map_err(|error| {
+                ClusterError::io(format!("find process {pid}, {name}"))(error.into())
+            })?;
+        // The supervisor still waits for it, so the number was no other's when the handle was made.
+        if self::pid(cluster, name).await? != pid {
+            return Err(gone());
+        }
+        Ok(Self {
+            name: name.into(),
+            pid,
+            handle,
+        })
+    }
+
+    /// `scheduler`, `kubelet-node-0`, …
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Io`] if it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        pidfd_send_signal(&self.handle, signal).map_err(|error| {
+            let step = format!("send {signal:?} to process {}, {}", self.pid, self.name);
+            ClusterError::io(step)(error.into())
+        })
+    }
+
+    /// Kills it and waits until it is gone. The supervisor starts it again.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Io`] if it has ended already.
+    pub async fn kill(&self) -> Result<()> {
+        self.signal(Signal::KILL)?;
+        self.ended().await
+    }
+
+    /// Stops it where it is, until [`Process::resume`].
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Io`] if it has ended.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Io`] if it has ended.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Waits until it has ended, for at most [`DEADLINE`](crate::DEADLINE).
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::TimedOut`] if it goes on.
+    pub async fn ended(&self) -> Result<()> {
+        let what = format!("the end of process {}, {}", self.pid, self.name);
+        let has_ended = eventually(
+            &what,
+            || async { self.has_ended() },
+            |seen| !matches!(seen, Ok(false)),
+        );
+        has_ended.await?.map(drop)
+    }
+
+    /// Whether it has ended: a pidfd is readable then.
+    fn has_ended(&self) -> Result<bool> {
+        let mut polled = [PollFd::new(&self.handle, PollFlags::IN)];
+        let ready = poll(&mut polled, Some(&Timespec::default()));
+        ready.map(|ready| ready > 0).map_err(|error| {
+            ClusterError::io(format!("look at process {}, {}", self.pid, self.name))(error.into())
+        })
+    }
+}
+
+async fn pid(cluster: &Cluster, name: &str) -> Result<u32> {
+    let services = cluster.status().await?.services;
+    let pid = services
+        .iter()
+        .find(|service| service.name == name)
+        .and_then(|service| service.pid);
+    let running = |service: ServiceStatus| service.pid.map(|_| service.name);
+    pid.ok_or_else(|| ClusterError::NoProcess {
+        name: name.into(),
+        running: services.into_iter().filter_map(running).collect(),
+    })
+}
+
+/// The command lines of live processes that mention `text`, with their numbers; without the caller's own.
+///
+/// # Errors
+///
+/// [`ClusterError::Io`] if /proc cannot be read.
+pub fn processes_of(text: &str) -> Result<Vec<(u32, String)>> {
+    let entries = fs::read_dir("/proc").map_err(ClusterError::io("read /proc"))?;
+    let numbers = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let command = |number: u32| {
+        let line = fs::read(format!("/proc/{number}/cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        (number != std::process::id() && line.contains(text)).then_some((number, line))
+    };
+    Ok(numbers.filter_map(command).collect())
+}

@@ -1,0 +1,180 @@
+//! The program `podplane`, and programs that run to their end.
+
+use std::{
+    env,
+    ffi::OsStr,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use crate::{ClusterError, Result};
+
+/// Where `podplane` is, with the CNI plugins beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program(PathBuf);
+
+impl Program {
+    /// The program of that path.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::NoProgram`] if it is not there.
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = std::path::absolute(path.into()).map_err(ClusterError::io("find podplane"))?;
+        if path.is_file() {
+            return Ok(Self(path));
+        }
+        let dir = path.parent().map(Path::to_owned).unwrap_or_default();
+        Err(ClusterError::NoProgram { looked: vec![dir] })
+    }
+
+    /// The program in `PODPLANE_BIN_DIR`, if that is set; else in the target directory that this test was built in, of the test's own
+    /// profile or of `release`; else in `PATH`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::NoProgram`] if it is in none of them.
+    pub fn find() -> Result<Self> {
+        let looked = match env::var_os("PODPLANE_BIN_DIR") {
+            Some(dir) => vec![dir.into()],
+            None => beside_the_test().into_iter().chain(in_path()).collect(),
+        };
+        let found = looked
+            .iter()
+            .map(|dir: &PathBuf| dir.join("podplane"))
+            .find(|file| file.is_file());
+        found.map_or(Err(ClusterError::NoProgram { looked }), Self::at)
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The directory that it is in.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.0.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// A command line of it, without any of its settings from the test's environment.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(&self.0);
+        command.args(args).stdin(Stdio::null());
+        without_settings(&mut command);
+        command
+    }
+}
+
+/// Removes what would be settings of `podplane` from a command's environment.
+pub(crate) fn without_settings(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("PODPLANE_") {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// `target/debug` for a test at `target/debug/deps/NAME`, and `target/release` beside it.
+fn beside_the_test() -> Vec<PathBuf> {
+    let test = env::current_exe().unwrap_or_default();
+    let is_deps = |dir: &&Path| dir.ends_with("deps") || dir.ends_with("examples");
+    let profile = test.ancestors().find(is_deps).and_then(Path::parent);
+    let profiles = profile
+        .into_iter()
+        .flat_map(|profile| [profile.to_owned(), profile.with_file_name("release")]);
+    profiles.collect()
+}
+
+fn in_path() -> Vec<PathBuf> {
+    env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect()
+}
+
+/// What a program left that ran to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it said beside.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Its standard output, if it succeeded.
+    ///
+    /// # Panics
+    ///
+    /// If it did not, showing all it said.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        let Self {
+            code,
+            stdout,
+            stderr,
+        } = self;
+        assert_eq!(code, Some(0), "stdout:\n{stdout}\nstderr:\n{stderr}");
+        stdout
+    }
+
+    /// Its standard error, if it failed with this code.
+    ///
+    /// # Panics
+    ///
+    /// If it did not, showing all it said.
+    #[track_caller]
+    pub fn failed(self, expected: i32) -> String {
+        let Self {
+            code,
+            stdout,
+            stderr,
+        } = self;
+        assert_eq!(code, Some(expected), "stdout:\n{stdout}\nstderr:\n{stderr}");
+        stderr
+    }
+}
+
+impl From<Output> for Finished {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs a command to its end, whatever its exit code. It is killed if this future is dropped.
+///
+/// # Errors
+///
+/// [`ClusterError::Io`] if it cannot be started.
+pub async fn run(command: Command) -> Result<Finished> {
+    let failed = ClusterError::io(format!("run {}", line(&command)));
+    let mut command = tokio::process::Command::from(command);
+    let output = command.kill_on_drop(true).output().await;
+    output.map(Finished::from).map_err(failed)
+}
+
+/// A file with `text`, at its beginning, as a standard input: unlike a pipe, nobody has to write while another reads.
+pub(crate) fn input(text: &str) -> Result<Stdio> {
+    use std::io::Seek as _;
+    let file = tempfile::tempfile().and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.rewind()?;
+        Ok(file)
+    });
+    Ok(file
+        .map_err(ClusterError::io("write a temporary file"))?
+        .into())
+}
+
+/// What somebody would type.
+pub(crate) fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    words.join(" ")
+}
