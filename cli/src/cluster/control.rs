@@ -4,22 +4,24 @@ use clap::ValueEnum as _;
 use podplane_client::{Endpoint, endpoint};
 use podplane_kubelet::NodeName;
 use podplane_proto::cluster::{
-    AddNodeRequest, AddNodeResponse, GetStatusRequest, GetStatusResponse, RemoveNodeRequest,
-    RemoveNodeResponse, RestartRequest, RestartResponse, StopRequest, StopResponse,
+    AddNodeRequest, AddNodeResponse, GetStatusRequest, GetStatusResponse, RebootNodeRequest,
+    RebootNodeResponse, RemoveNodeRequest, RemoveNodeResponse, RestartRequest, RestartResponse,
+    SetNodeNetworkRequest, SetNodeNetworkResponse, StopRequest, StopResponse,
     cluster_service_client::ClusterServiceClient, cluster_service_server::ClusterService,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Channel};
 
 use super::{
     data_dir::DataDir,
+    instance::View,
     settings::{Flags, Network},
 };
 
 /// What the supervisor is asked to do. It does one thing after another.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Status(oneshot::Sender<GetStatusResponse>),
     AddNodes {
         names: Vec<NodeName>,
         network: Network,
@@ -35,21 +37,30 @@ pub(crate) enum Command {
         name: String,
         answer: oneshot::Sender<Result<(), Status>>,
     },
+    RebootNode {
+        name: String,
+        answer: oneshot::Sender<Result<(), Status>>,
+    },
+    ConnectNode {
+        name: String,
+        connected: bool,
+        answer: oneshot::Sender<Result<(), Status>>,
+    },
     /// Answered when nothing is left.
     Stop(oneshot::Sender<()>),
 }
 
 /// The server's end: turns requests into commands.
 #[derive(Debug)]
-pub(crate) struct Control {
-    commands: mpsc::Sender<Command>,
+pub(super) struct Control {
+    /// Answers at once, whatever the supervisor is busy with.
+    pub(super) view: watch::Receiver<View>,
+    pub(super) commands: mpsc::Sender<Command>,
+    /// Has the supervisor leave what it is busy with.
+    pub(super) interrupt: CancellationToken,
 }
 
 impl Control {
-    pub(crate) fn new(commands: mpsc::Sender<Command>) -> Self {
-        Self { commands }
-    }
-
     async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
@@ -70,7 +81,7 @@ impl ClusterService for Control {
         &self,
         _: Request<GetStatusRequest>,
     ) -> Result<Response<GetStatusResponse>, Status> {
-        self.ask(Command::Status).await.map(Response::new)
+        Ok(Response::new(self.view.borrow().status()))
     }
 
     async fn add_node(
@@ -123,7 +134,32 @@ impl ClusterService for Control {
         Ok(Response::new(RemoveNodeResponse {}))
     }
 
+    async fn reboot_node(
+        &self,
+        request: Request<RebootNodeRequest>,
+    ) -> Result<Response<RebootNodeResponse>, Status> {
+        let name = request.into_inner().name;
+        self.ask(|answer| Command::RebootNode { name, answer })
+            .await??;
+        Ok(Response::new(RebootNodeResponse {}))
+    }
+
+    async fn set_node_network(
+        &self,
+        request: Request<SetNodeNetworkRequest>,
+    ) -> Result<Response<SetNodeNetworkResponse>, Status> {
+        let SetNodeNetworkRequest { name, connected } = request.into_inner();
+        self.ask(|answer| Command::ConnectNode {
+            name,
+            connected,
+            answer,
+        })
+        .await??;
+        Ok(Response::new(SetNodeNetworkResponse {}))
+    }
+
     async fn stop(&self, _: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
+        self.interrupt.cancel();
         self.ask(Command::Stop).await?;
         Ok(Response::new(StopResponse {}))
     }
@@ -139,6 +175,7 @@ fn flags(request: RestartRequest) -> anyhow::Result<(Vec<String>, Flags)> {
         node_cidr_mask_size_ipv6,
         service_cluster_ip_range,
         compat,
+        extra_config,
     } = request;
     let mask = |mask: Option<u32>| mask.map(u8::try_from).transpose();
     let flags = Flags {
@@ -148,6 +185,10 @@ fn flags(request: RestartRequest) -> anyhow::Result<(Vec<String>, Flags)> {
         node_cidr_mask_size_ipv6: mask(node_cidr_mask_size_ipv6)?,
         service_cluster_ip_range,
         compat: compat.map(|name| name.parse()).transpose()?,
+        extra_config: extra_config
+            .iter()
+            .map(|flag| flag.parse())
+            .collect::<Result<_, _>>()?,
         ..Flags::default()
     };
     Ok((services, flags))

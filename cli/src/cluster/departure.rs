@@ -11,11 +11,11 @@ use podplane_proto::cri::{
     runtime_service_client::RuntimeServiceClient,
 };
 
-use super::{data_dir::DataDir, processes};
+use super::data_dir::DataDir;
 
-/// Stops and removes the sandboxes of a node whose CRI server runs. Its kubelet must not: it would make them again.
-pub(crate) async fn remove_sandboxes(dir: &DataDir, node: &str) -> anyhow::Result<()> {
-    let endpoint: Endpoint = processes::cri_socket(dir, node).parse()?;
+/// Stops and removes the sandboxes of a node whose runtime runs at `endpoint`. Its kubelet must not: it would make them again.
+pub(crate) async fn remove_sandboxes(endpoint: &str) -> anyhow::Result<()> {
+    let endpoint: Endpoint = endpoint.parse()?;
     let mut runtime = RuntimeServiceClient::new(endpoint::channel(&endpoint)?);
     let sandboxes = runtime
         .list_pod_sandbox(ListPodSandboxRequest::default())

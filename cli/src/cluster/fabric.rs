@@ -175,10 +175,11 @@ impl Fabric {
             netns::create_with(&path, || settings(has_ipv6))?;
             let inside = netns::open(&path)?;
             let mut fabric = Netlink::open_in(&self.path())?;
-            let port = format!("node{}", node.place);
+            let port = port(node);
             let pair = Veth {
                 name: &port,
                 peer_name: UPLINK,
+                peer_mac: Some(mac(node)),
                 peer_netns: Some(inside.as_fd()),
                 controller: Some(self.bridge(&mut fabric)?),
                 up: true,
@@ -205,6 +206,38 @@ impl Fabric {
             Ok(netlink.execute(up.into_iter().chain(addresses))?)
         };
         attach().with_context(|| format!("make the network of node {}", node.name))
+    }
+
+    /// Cuts a node's uplink, at the bridge's end of it, or mends it. What the node itself has, addresses and routes, stays.
+    pub(crate) fn connect(&self, node: &Member, connected: bool) -> anyhow::Result<()> {
+        let mut netlink = Netlink::open_in(&self.path())?;
+        let port = port(node);
+        let link = netlink.link(&port)?;
+        let index = link
+            .with_context(|| format!("the uplink {port} of node {} is gone", node.name))?
+            .index;
+        let request = if connected {
+            Request::up(index)
+        } else {
+            Request::down(index)
+        };
+        Ok(netlink.execute([request])?)
+    }
+
+    /// Ends the namespaces of a node, its pods' included, as when its machine is switched off.
+    pub(crate) fn switch_off(&self, name: &str) -> anyhow::Result<()> {
+        let is_pods = |path: &PathBuf| {
+            let rest = path
+                .file_name()
+                .and_then(|file| file.to_str()?.strip_prefix(name)?.strip_prefix('.'));
+            // The name of another node may begin with this one and a dot.
+            rest.is_some_and(|id| !id.contains('.'))
+        };
+        netns::list(&self.run.join("netns"))?
+            .into_iter()
+            .filter(is_pods)
+            .try_for_each(|path| netns::remove(&path))?;
+        self.remove_node(name)
     }
 
     /// Ends a node's namespace, and with it its uplink.
@@ -236,6 +269,18 @@ impl Fabric {
             .context("the fabric's bridge is gone")?
             .index)
     }
+}
+
+/// The bridge's end of a node's uplink.
+fn port(node: &Member) -> String {
+    format!("node{}", node.place)
+}
+
+/// The hardware address of a node's uplink, which it keeps when it is switched off and on: the others remember it.
+fn mac(node: &Member) -> [u8; 6] {
+    let [_, a, b, c] = node.place.to_be_bytes();
+    // Locally administered.
+    [0x02, b'p', b'p', a, b, c]
 }
 
 fn bridge(name: &str) -> Bridge<'_> {

@@ -1,12 +1,20 @@
 //! A running cluster: its network, its services and its nodes.
 
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
-use podplane_kubelet::NodeName;
+use podplane_kubelet::{NodeName, cri::record::Records};
 use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::{
+    sync::watch,
+    task::{JoinSet, spawn_blocking},
+};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
@@ -15,15 +23,12 @@ use super::{
     fabric::{Fabric, NodeNetwork},
     kubeconfig,
     mode::Mode,
-    processes::{self, Place},
-    service::{Listens, Service, Spec},
+    processes::{self, Lines, Place},
+    service::{Listens, Service, Spec, State},
     settings::{Flags, MAX_KERNEL_NODES, Network, Settings},
     supervisor::progress,
 };
 use crate::report::UsageError;
-
-/// How many nodes one CRI process and one kubelet serve where nothing runs inside nodes.
-const NODES_PER_PROCESS: usize = 500;
 
 /// Everything that runs. What is started is recorded here at once, so that [`Cluster::stop`] finds it however far [`Cluster::start`] came.
 #[derive(Debug)]
@@ -31,15 +36,48 @@ pub(super) struct Cluster {
     dir: DataDir,
     record: Record,
     mode: Mode,
-    plugins: PathBuf,
+    /// Where others serve the sockets by which services reach each other, if they do.
+    links: Option<PathBuf>,
+    /// Absent where CRI servers are others'.
+    plugins: Option<PathBuf>,
     node_network: NodeNetwork,
     fabric: Option<Fabric>,
     control_plane: Vec<Service>,
     groups: Vec<Group>,
     /// What keeps the services running.
     keepers: JoinSet<()>,
+    /// Ends all that is kept running.
+    stopping: CancellationToken,
     /// The API server's address, once it serves.
     server: String,
+    view: watch::Sender<View>,
+}
+
+/// What is told of the cluster, also while it is busy with something.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// All but the services.
+    status: GetStatusResponse,
+    services: Vec<(Spec, watch::Receiver<State>)>,
+}
+
+impl View {
+    pub(super) fn status(&self) -> GetStatusResponse {
+        let service = |(spec, state): &(Spec, watch::Receiver<State>)| {
+            let state = state.borrow().clone();
+            ServiceStatus {
+                name: spec.name.clone(),
+                pid: state.pid,
+                restarts: state.restarts,
+                log: spec.log.display().to_string(),
+                address: state.address.unwrap_or_default(),
+            }
+        };
+        GetStatusResponse {
+            services: self.services.iter().map(service).collect(),
+            ..self.status.clone()
+        }
+    }
 }
 
 /// Nodes that share a CRI process and a kubelet.
@@ -47,24 +85,41 @@ pub(super) struct Cluster {
 struct Group {
     name: String,
     nodes: Vec<Member>,
-    cri: Service,
+    /// Absent where the runtime is others'.
+    cri: Option<Service>,
     /// Started when the API server's address is known.
     kubelet: Option<Service>,
 }
 
 impl Group {
     fn services(&self) -> impl Iterator<Item = &Service> {
-        std::iter::once(&self.cri).chain(&self.kubelet)
+        self.cri.iter().chain(&self.kubelet)
     }
+}
+
+/// Where a service is in a [`Cluster`].
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    Control(usize),
+    Cri(usize),
+    Kubelet(usize),
 }
 
 impl Cluster {
     /// A cluster of which nothing runs yet.
-    pub(super) fn new(dir: DataDir, record: Record, mode: Mode) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        dir: DataDir,
+        record: Record,
+        mode: Mode,
+        links: Option<PathBuf>,
+    ) -> anyhow::Result<Self> {
         let ranges = record.settings.ranges()?;
         Ok(Self {
             plugins: record.settings.plugins()?,
             node_network: NodeNetwork::beside(&ranges)?,
+            links,
+            stopping: CancellationToken::new(),
+            view: watch::Sender::default(),
             dir,
             record,
             mode,
@@ -78,7 +133,7 @@ impl Cluster {
 
     /// Starts all of it; returns when every service listens. `gone` are nodes that an earlier run of this cluster had.
     pub(super) async fn start(&mut self, gone: &[String]) -> anyhow::Result<()> {
-        let apiserver = self.run(processes::apiserver(&self.dir, &self.record.settings));
+        let apiserver = self.run(self.lines(&self.record.settings).apiserver());
         self.control_plane.push(apiserver);
         // The network and the CRI servers need no API server, so they are made while it reads its store.
         if self.mode.is_kernel() {
@@ -91,7 +146,7 @@ impl Cluster {
         progress(format!("apiserver serves on {}", self.server));
         // Before the first node is registered, and not before a start has come so far: flags that cannot work are not kept.
         self.dir.write_record(&self.record)?;
-        let mut services = processes::control_plane(&self.dir, &self.record.settings, &self.server);
+        let mut services = self.lines(&self.record.settings).control_plane();
         for service in services.split_off(1) {
             let service = self.run(service);
             self.control_plane.push(service);
@@ -103,6 +158,7 @@ impl Cluster {
             departure::forget(&self.dir, &self.server, name).await?;
         }
         try_join_all(self.services().map(Service::listening)).await?;
+        self.publish();
         progress(format!(
             "{} nodes have a kubelet and a CRI server",
             self.record.nodes.len()
@@ -112,7 +168,7 @@ impl Cluster {
 
     /// Ends everything that was started. Teardown tries every step; what fails is logged.
     pub(super) async fn stop(&mut self) {
-        self.services().for_each(Service::stop);
+        self.stopping.cancel();
         while self.keepers.join_next().await.is_some() {}
         if let Some(fabric) = self.fabric.take() {
             let removed = spawn_blocking(move || fabric.remove()).await;
@@ -126,30 +182,41 @@ impl Cluster {
         }
     }
 
-    pub(super) fn status(&self) -> GetStatusResponse {
-        let status = |service: &Service| {
-            let Spec { name, log, .. } = service.spec();
-            let state = service.state();
-            ServiceStatus {
-                name: name.clone(),
-                pid: state.pid,
-                restarts: state.restarts,
-                log: log.display().to_string(),
-                address: state.address.unwrap_or_default(),
-            }
-        };
-        GetStatusResponse {
+    /// What is told of the cluster.
+    pub(super) fn view(&self) -> watch::Receiver<View> {
+        self.view.subscribe()
+    }
+
+    /// Tells what there is now.
+    fn publish(&self) {
+        let status = GetStatusResponse {
             server: self.server.clone(),
             network: self.mode.name().into(),
             network_reason: self.mode.reason().into(),
             pid: std::process::id(),
-            services: self.services().map(status).collect(),
+            services: Vec::new(),
             nodes: self
                 .record
                 .nodes
                 .iter()
                 .map(|node| node.name.clone())
                 .collect(),
+            cri_endpoint: self.record.settings.cri_endpoint.clone(),
+        };
+        let services = self.services();
+        let services = services.map(|service| (service.spec().clone(), service.observe()));
+        self.view.send_replace(View {
+            status,
+            services: services.collect(),
+        });
+    }
+
+    fn lines<'a>(&'a self, settings: &'a Settings) -> Lines<'a> {
+        Lines {
+            dir: &self.dir,
+            settings,
+            server: &self.server,
+            links: self.links.as_deref(),
         }
     }
 
@@ -175,6 +242,14 @@ impl Cluster {
             Network::Auto | Network::Kernel => false,
             Network::Ledger => self.mode.is_kernel(),
         };
+        if let Some(endpoint) = &self.record.settings.cri_endpoint
+            && !endpoint.contains("{node}")
+            && self.record.nodes.len() + names.len() > 1
+        {
+            return Err(Status::failed_precondition(format!(
+                "--cri-endpoint {endpoint} is the runtime of one node"
+            )));
+        }
         let kernel_nodes = self.record.kernel_nodes() + names.len();
         if self.mode.is_kernel() && !ledger && kernel_nodes > MAX_KERNEL_NODES {
             return Err(Status::resource_exhausted(format!(
@@ -212,6 +287,7 @@ impl Cluster {
         for index in first..self.groups.len() {
             self.start_kubelet(index);
         }
+        self.publish();
         let services = self.groups[first..].iter().flat_map(Group::services);
         try_join_all(services.map(Service::listening)).await?;
         self.dir.write_record(&self.record)
@@ -222,19 +298,16 @@ impl Cluster {
         self.fabric.clone().filter(|_| !node.ledger)
     }
 
-    /// Starts services of the control plane again: those of that name, and those whose flags are others now. Returns their names.
+    /// Starts services again: those of that name or kind, and those whose flags are others now. Returns their names.
     pub(super) async fn restart(
         &mut self,
         names: &[String],
         flags: &Flags,
     ) -> Result<Vec<String>, Status> {
-        let known = |name: &&String| {
-            let mut services = self.control_plane.iter();
-            services.any(|service| service.spec().name == **name)
-        };
+        let known = |name: &&String| self.services().any(|service| service.spec().is(name));
         if let Some(name) = names.iter().find(|name| !known(name)) {
             return Err(Status::not_found(format!(
-                "the control plane has no service {name}"
+                "the cluster has no service {name}; `podplane status` shows those that it has"
             )));
         }
         let settings = flags.over(&self.record.settings).map_err(internal)?;
@@ -256,10 +329,12 @@ impl Cluster {
         settings: Settings,
     ) -> anyhow::Result<Vec<String>> {
         let mut restarted = Vec::new();
-        let specs = processes::control_plane(&self.dir, &settings, &self.server);
-        for (index, mut spec) in specs.into_iter().enumerate() {
-            let running = &self.control_plane[index];
-            if running.spec().args == spec.args && !names.contains(&spec.name) {
+        for slot in self.slots() {
+            let mut spec = self.spec(slot, &settings);
+            let Some(running) = self.service(slot) else {
+                continue;
+            };
+            if running.spec().args == spec.args && !names.iter().any(|name| spec.is(name)) {
                 continue;
             }
             // Where its clients know it.
@@ -278,24 +353,55 @@ impl Cluster {
                 // With the flags that it ran with it runs again.
                 service.stop();
                 service.stopped().await;
-                self.control_plane[index] = self.run(before);
-                self.control_plane[index].listening().await?;
+                let again = self.run(before);
+                let listening = again.listening().await;
+                self.put(slot, again);
+                listening?;
                 return Err(error);
             }
-            self.control_plane[index] = service;
+            self.put(slot, service);
         }
         self.record.settings = settings;
         self.dir.write_record(&self.record)?;
         Ok(restarted)
     }
 
+    fn slots(&self) -> Vec<Slot> {
+        let control = (0..self.control_plane.len()).map(Slot::Control);
+        let groups = 0..self.groups.len();
+        let groups = groups.flat_map(|index| [Slot::Cri(index), Slot::Kubelet(index)]);
+        control.chain(groups).collect()
+    }
+
+    fn service(&self, slot: Slot) -> Option<&Service> {
+        match slot {
+            Slot::Control(index) => self.control_plane.get(index),
+            Slot::Cri(index) => self.groups[index].cri.as_ref(),
+            Slot::Kubelet(index) => self.groups[index].kubelet.as_ref(),
+        }
+    }
+
+    fn put(&mut self, slot: Slot, service: Service) {
+        match slot {
+            Slot::Control(index) => self.control_plane[index] = service,
+            Slot::Cri(index) => self.groups[index].cri = Some(service),
+            Slot::Kubelet(index) => self.groups[index].kubelet = Some(service),
+        }
+        self.publish();
+    }
+
+    fn spec(&self, slot: Slot, settings: &Settings) -> Spec {
+        let lines = self.lines(settings);
+        match slot {
+            Slot::Control(index) => lines.control_plane().swap_remove(index),
+            Slot::Cri(index) => self.cri_spec(&lines, &self.groups[index]),
+            Slot::Kubelet(index) => self.kubelet_spec(&lines, &self.groups[index]),
+        }
+    }
+
     /// Ends a node: its pods' sandboxes, its processes, its Node object, its namespace and its files.
     pub(super) async fn remove_node(&mut self, name: &str) -> Result<(), Status> {
-        if !self.record.has(name) {
-            return Err(Status::not_found(format!(
-                "the cluster runs no node {name}"
-            )));
-        }
+        self.node(name)?;
         self.end_node(name).await.map_err(internal)
     }
 
@@ -308,15 +414,17 @@ impl Cluster {
                 kubelet.stop();
                 kubelet.stopped().await;
             }
-            if let Err(error) = departure::remove_sandboxes(&self.dir, name).await {
+            if let Err(error) = departure::remove_sandboxes(&self.cri_endpoint(name)).await {
                 tracing::warn!(
                     node = name,
                     error = format!("{error:#}"),
                     "sandboxes are left to the end of the node's namespace"
                 );
             }
-            group.cri.stop();
-            group.cri.stopped().await;
+            if let Some(cri) = &group.cri {
+                cri.stop();
+                cri.stopped().await;
+            }
             // Others that shared these processes get new ones.
             let others: Vec<_> = group
                 .nodes
@@ -324,9 +432,9 @@ impl Cluster {
                 .filter(|node| node.name != name)
                 .collect();
             if !others.is_empty() {
-                self.start_cri(group.name, others)?;
-                self.start_kubelet(self.groups.len() - 1);
+                self.start_group(group.name, others)?;
             }
+            self.publish();
         }
         let node = self.record.nodes.iter().find(|node| node.name == name);
         if let Some(fabric) = node.and_then(|node| self.fabric_of(node)) {
@@ -336,7 +444,77 @@ impl Cluster {
         departure::forget(&self.dir, &self.server, name).await?;
         // Last, so that a removal that failed half-way can be asked for again.
         self.record.nodes.retain(|node| node.name != name);
+        self.publish();
         self.dir.write_record(&self.record)
+    }
+
+    /// Lets a node go through a power cycle. Others that shared its processes get new ones, and from now on it has its own.
+    pub(super) async fn reboot_node(&mut self, name: &str) -> Result<(), Status> {
+        let node = self.node(name)?.clone();
+        if self.record.settings.cri_endpoint.is_some() {
+            return Err(Status::failed_precondition(
+                "the node's runtime is not of this cluster (--cri-endpoint): it cannot be switched off from here",
+            ));
+        }
+        self.power_cycle(node).await.map_err(internal)
+    }
+
+    async fn power_cycle(&mut self, node: Member) -> anyhow::Result<()> {
+        let has_node = |group: &Group| group.nodes.iter().any(|member| member.name == node.name);
+        let mut others = None;
+        if let Some(index) = self.groups.iter().position(has_node) {
+            let group = self.groups.swap_remove(index);
+            group.services().for_each(Service::kill);
+            for service in group.services() {
+                service.stopped().await;
+            }
+            let mut nodes = group.nodes;
+            nodes.retain(|member| member.name != node.name);
+            others = Some((group.name, nodes)).filter(|(_, nodes)| !nodes.is_empty());
+        }
+        let sandboxes = self.dir.nodes().join(&node.name).join("sandboxes");
+        let (fabric, member) = (self.fabric_of(&node), node.clone());
+        spawn_blocking(move || {
+            if let Some(fabric) = fabric {
+                fabric.switch_off(&member.name)?;
+                fabric.add_node(&member)?;
+            }
+            anyhow::Ok(Records::open(sandboxes)?.power_cycle()?)
+        })
+        .await??;
+        let first = self.groups.len();
+        self.start_group(node.name.clone(), vec![node])?;
+        if let Some((name, nodes)) = others {
+            self.start_group(name, nodes)?;
+        }
+        self.publish();
+        let services = self.groups[first..].iter().flat_map(Group::services);
+        try_join_all(services.map(Service::listening)).await?;
+        Ok(())
+    }
+
+    /// Cuts a node off from the other nodes, or connects it again.
+    pub(super) async fn connect_node(&self, name: &str, connected: bool) -> Result<(), Status> {
+        let node = self.node(name)?.clone();
+        let fabric = self.fabric_of(&node).ok_or_else(|| {
+            Status::failed_precondition(format!(
+                "node {name} is in ledger mode: it has no uplink that could be cut"
+            ))
+        })?;
+        let done = spawn_blocking(move || fabric.connect(&node, connected)).await;
+        done.map_err(Into::into).flatten().map_err(internal)
+    }
+
+    fn cri_endpoint(&self, node: &str) -> String {
+        let of_others = self.record.settings.cri_endpoint.as_deref();
+        processes::cri_endpoint(&self.dir, of_others, node)
+    }
+
+    fn node(&self, name: &str) -> Result<&Member, Status> {
+        let mut nodes = self.record.nodes.iter();
+        nodes
+            .find(|node| node.name == name)
+            .ok_or_else(|| Status::not_found(format!("the cluster runs no node {name}")))
     }
 
     async fn make_fabric(&mut self) -> anyhow::Result<()> {
@@ -363,7 +541,8 @@ impl Cluster {
         for node in alone {
             self.start_cri(node.name.clone(), vec![node])?;
         }
-        for nodes in together.chunks(NODES_PER_PROCESS) {
+        let shared = usize::try_from(self.record.settings.nodes_per_process)?;
+        for nodes in together.chunks(shared.max(1)) {
             let name = match nodes {
                 [node] => node.name.clone(),
                 _ => self.group_name(),
@@ -380,31 +559,46 @@ impl Cluster {
         names.find(is_free).unwrap_or_default()
     }
 
+    /// Starts the processes of nodes that share them.
+    fn start_group(&mut self, name: String, nodes: Vec<Member>) -> anyhow::Result<()> {
+        self.start_cri(name, nodes)?;
+        self.start_kubelet(self.groups.len() - 1);
+        Ok(())
+    }
+
     fn start_cri(&mut self, name: String, nodes: Vec<Member>) -> anyhow::Result<()> {
         for node in &nodes {
             let dir = self.dir.nodes().join(&node.name);
             fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         }
-        let spec = self.with_place(&name, &nodes, |place| {
-            processes::cri(&self.dir, &self.record.settings, &self.plugins, place)
-        });
-        let cri = self.run(spec);
-        self.groups.push(Group {
+        let mut group = Group {
             name,
             nodes,
-            cri,
+            cri: None,
             kubelet: None,
-        });
+        };
+        if self.plugins.is_some() {
+            let spec = self.cri_spec(&self.lines(&self.record.settings), &group);
+            group.cri = Some(self.run(spec));
+        }
+        self.groups.push(group);
         Ok(())
     }
 
     fn start_kubelet(&mut self, index: usize) {
-        let Group { name, nodes, .. } = &self.groups[index];
-        let spec = self.with_place(name, nodes, |place| {
-            processes::kubelet(&self.dir, &self.record.settings, &self.server, place)
-        });
+        let lines = self.lines(&self.record.settings);
+        let spec = self.kubelet_spec(&lines, &self.groups[index]);
         let kubelet = self.run(spec);
         self.groups[index].kubelet = Some(kubelet);
+    }
+
+    fn cri_spec(&self, lines: &Lines<'_>, group: &Group) -> Spec {
+        let plugins = self.plugins.as_deref().unwrap_or(Path::new(""));
+        self.with_place(&group.name, &group.nodes, |place| lines.cri(plugins, place))
+    }
+
+    fn kubelet_spec(&self, lines: &Lines<'_>, group: &Group) -> Spec {
+        self.with_place(&group.name, &group.nodes, |place| lines.kubelet(place))
     }
 
     fn with_place<T>(&self, name: &str, nodes: &[Member], f: impl FnOnce(&Place<'_>) -> T) -> T {
@@ -422,7 +616,7 @@ impl Cluster {
     }
 
     fn run(&mut self, spec: Spec) -> Service {
-        let (service, keeper) = Service::new(spec);
+        let (service, keeper) = Service::new(spec, self.stopping.child_token());
         self.keepers.spawn(keeper);
         service
     }

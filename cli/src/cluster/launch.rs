@@ -69,11 +69,13 @@ pub(crate) enum Lifetime {
 pub(crate) fn launch(
     dir: &DataDir,
     settings: Settings,
+    links: Option<PathBuf>,
     lifetime: Lifetime,
 ) -> anyhow::Result<Launched> {
     let order = Order {
         data_dir: dir.path().into(),
         settings,
+        links,
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         detach: lifetime != Lifetime::Attached,
         until_eof: lifetime == Lifetime::UntilEof,

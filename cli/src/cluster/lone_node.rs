@@ -15,11 +15,12 @@ use podplane_cni::{netns, sysctl};
 use podplane_kubelet::{NodeName, cri::NetworkMode};
 use podplane_telemetry::{server::Listen, shutdown};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     data_dir::{DataDir, Running},
     departure, fabric,
-    processes::{self, Place},
+    processes::{self, Lines, Place},
     service::{Listens, STDERR, Service},
     settings::Settings,
 };
@@ -90,7 +91,7 @@ async fn live(node: &LoneNode, dir: &DataDir, netns: Option<PathBuf>) -> anyhow:
     let mut signal = std::pin::pin!(shutdown::requested());
     let mut keepers = JoinSet::new();
     let mut run = |spec| {
-        let (service, keeper) = Service::new(spec);
+        let (service, keeper) = Service::new(spec, CancellationToken::new());
         keepers.spawn(keeper);
         service
     };
@@ -132,7 +133,8 @@ async fn live(node: &LoneNode, dir: &DataDir, netns: Option<PathBuf>) -> anyhow:
 /// Takes the node out of the cluster. What fails is logged: whoever stops a node cannot wait for a server that is gone.
 async fn leave(node: &LoneNode, dir: &DataDir) {
     let name = node.name.as_str();
-    if let Err(error) = departure::remove_sandboxes(dir, name).await {
+    if let Err(error) = departure::remove_sandboxes(&processes::cri_endpoint(dir, None, name)).await
+    {
         tracing::warn!(error = format!("{error:#}"), "sandboxes are left behind");
     }
     match departure::forget(dir, &node.server.to_string(), name).await {
@@ -149,7 +151,7 @@ fn specs(
 ) -> anyhow::Result<[super::service::Spec; 2]> {
     let own = dir.nodes().join(node.name.as_str());
     fs::create_dir_all(&own).with_context(|| format!("make {}", own.display()))?;
-    let plugins = node.settings.plugins()?;
+    let plugins = node.settings.plugins()?.unwrap_or_default();
     let server = node.server.to_string();
     let ips = match node.ips.as_slice() {
         [] => vec![address_towards(&server)?],
@@ -160,8 +162,14 @@ fn specs(
         nodes: vec![node.name.as_str()],
         kernel: netns.as_deref().map(|netns| (netns, ips.clone())),
     };
-    let mut cri = processes::cri(dir, &node.settings, &plugins, &place);
-    let mut kubelet = processes::kubelet(dir, &node.settings, &server, &place);
+    let lines = Lines {
+        dir,
+        settings: &node.settings,
+        server: &server,
+        links: None,
+    };
+    let mut cri = lines.cri(&plugins, &place);
+    let mut kubelet = lines.kubelet(&place);
     if place.kernel.is_none() {
         let ips = ips.iter().map(|ip| format!("--node-ip={ip}").into());
         kubelet.args.extend(ips);

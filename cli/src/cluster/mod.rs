@@ -8,6 +8,7 @@ pub(crate) mod control;
 pub(crate) mod data_dir;
 pub(crate) mod departure;
 pub(crate) mod echo;
+pub(crate) mod extra;
 pub(crate) mod fabric;
 mod instance;
 pub(crate) mod kubeconfig;

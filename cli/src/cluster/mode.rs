@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{
     fabric::Fabric,
     namespaces,
-    settings::{MAX_KERNEL_NODES, Network},
+    settings::{MAX_KERNEL_NODES, Network, Settings},
 };
 
 /// What was taken.
@@ -23,7 +23,7 @@ impl Mode {
     /// # Errors
     ///
     /// If kernel mode was asked for and cannot be had.
-    pub(crate) fn choose(asked: Network, nodes: usize, run: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn choose(settings: &Settings, nodes: usize, run: &Path) -> anyhow::Result<Self> {
         let try_kernel = || -> anyhow::Result<()> {
             anyhow::ensure!(
                 nodes <= MAX_KERNEL_NODES,
@@ -32,7 +32,10 @@ impl Mode {
             namespaces::isolate(run)?;
             Fabric::probe(run)
         };
-        match asked {
+        match settings.network {
+            Network::Auto if settings.cri_endpoint.is_some() => Ok(Self::Ledger {
+                reason: "the runtime of --cri-endpoint makes the pods' networks".into(),
+            }),
             Network::Ledger => Ok(Self::Ledger {
                 reason: "as --network says".into(),
             }),

@@ -32,96 +32,178 @@ fn some(value: impl Into<OsString>) -> Option<OsString> {
     Some(value.into())
 }
 
-/// A service that says in a file where it listens, and what it is told.
-fn published(dir: &DataDir, service: &str, listen: &str, args: Vec<OsString>) -> Spec {
-    Spec {
-        name: service.into(),
-        args,
-        log: dir.log(service),
-        listens: Listens::AsPublished {
-            listen: listen.into(),
-            file: dir.address_file(service),
-        },
-    }
-}
-
 /// Any free port of this machine.
 const LOCAL: &str = "127.0.0.1:0";
 
-/// The services that every cluster has, the API server first.
-pub(super) fn control_plane(dir: &DataDir, settings: &Settings, server: &str) -> Vec<Spec> {
-    vec![
-        apiserver(dir, settings),
-        ipam_controller(dir, settings, server),
-        controller_manager(dir, server),
-        scheduler(dir, settings, server),
-    ]
+/// What command lines are made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines<'a> {
+    pub(super) dir: &'a DataDir,
+    pub(super) settings: &'a Settings,
+    /// The API server's address.
+    pub(super) server: &'a str,
+    /// Where others serve the sockets by which services reach each other, if they do.
+    pub(super) links: Option<&'a Path>,
 }
 
-pub(super) fn apiserver(dir: &DataDir, settings: &Settings) -> Spec {
-    let flags = [
-        ("--data-dir", some(dir.path())),
-        ("--cluster-cidr", some(&settings.cluster_cidr)),
-        (
-            "--service-cluster-ip-range",
-            some(&settings.service_cluster_ip_range),
-        ),
-        ("--compat", some(settings.compat.name())),
-    ];
-    published(dir, "apiserver", &settings.listen, args("apiserver", flags))
-}
+impl Lines<'_> {
+    /// The services that every cluster has, the API server first.
+    pub(super) fn control_plane(&self) -> Vec<Spec> {
+        vec![
+            self.apiserver(),
+            self.ipam_controller(),
+            self.controller_manager(),
+            self.scheduler(),
+        ]
+    }
 
-fn ipam_controller(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
-    let mask = |mask: Option<u8>| mask.map(|mask| mask.to_string().into());
-    let flags = [
-        ("--server", some(server)),
-        ("--cluster-cidr", some(&settings.cluster_cidr)),
-        (
-            "--cidr-allocator-type",
-            some(settings.cidr_allocator_type.to_string()),
-        ),
-        (
-            "--cloud-endpoint",
-            settings.cloud_endpoint.clone().map(Into::into),
-        ),
-        (
-            "--release-delay",
-            settings.release_delay.clone().map(Into::into),
-        ),
-        ("--node-cidr-mask-size", mask(settings.node_cidr_mask_size)),
-        (
-            "--node-cidr-mask-size-ipv4",
-            mask(settings.node_cidr_mask_size_ipv4),
-        ),
-        (
-            "--node-cidr-mask-size-ipv6",
-            mask(settings.node_cidr_mask_size_ipv6),
-        ),
-        (
-            "--service-cluster-ip-range",
-            some(&settings.service_cluster_ip_range),
-        ),
-        ("--compat", some(settings.compat.name())),
-    ];
-    let mut args = args("ipam-controller", flags);
-    args.push("--allocate-node-cidrs=true".into());
-    // The same after a restart, which leads at once then.
-    args.push("--leader-elect-identity=up".into());
-    published(dir, "ipam-controller", LOCAL, args)
-}
+    /// A process of `service` that says in a file where it listens, and what it is told.
+    fn published(&self, service: &str, name: &str, listen: &str, args: Vec<OsString>) -> Spec {
+        Spec {
+            name: name.into(),
+            args: self.settings.extra_config.extend(service, args),
+            log: self.dir.log(name),
+            listens: Listens::AsPublished {
+                listen: listen.into(),
+                file: self.dir.address_file(name),
+            },
+        }
+    }
 
-fn controller_manager(dir: &DataDir, server: &str) -> Spec {
-    let flags = [("--server", some(server))];
-    let args = args("controller-manager", flags);
-    published(dir, "controller-manager", LOCAL, args)
-}
+    /// Where a process finds the API server.
+    fn server(&self, name: &str) -> String {
+        match self.links {
+            Some(links) => format!("unix:{}", links.join(format!("{name}.sock")).display()),
+            None => self.server.into(),
+        }
+    }
 
-fn scheduler(dir: &DataDir, settings: &Settings, server: &str) -> Spec {
-    let flags = [
-        ("--server", some(server)),
-        ("--ip-policy", some(name_of(&settings.ip_policy))),
-    ];
-    published(dir, "scheduler", LOCAL, args("scheduler", flags))
+    pub(super) fn apiserver(&self) -> Spec {
+        let Self { dir, settings, .. } = self;
+        let flags = [
+            ("--data-dir", some(dir.path())),
+            ("--cluster-cidr", some(&settings.cluster_cidr)),
+            (
+                "--service-cluster-ip-range",
+                some(&settings.service_cluster_ip_range),
+            ),
+            ("--compat", some(settings.compat.name())),
+        ];
+        let args = args("apiserver", flags);
+        self.published("apiserver", "apiserver", &settings.listen, args)
+    }
+
+    fn ipam_controller(&self) -> Spec {
+        let settings = self.settings;
+        let mask = |mask: Option<u8>| mask.map(|mask| mask.to_string().into());
+        let flags = [
+            ("--server", some(self.server("ipam-controller"))),
+            ("--cluster-cidr", some(&settings.cluster_cidr)),
+            (
+                "--cidr-allocator-type",
+                some(settings.cidr_allocator_type.to_string()),
+            ),
+            (
+                "--cloud-endpoint",
+                settings.cloud_endpoint.clone().map(Into::into),
+            ),
+            (
+                "--release-delay",
+                settings.release_delay.clone().map(Into::into),
+            ),
+            ("--node-cidr-mask-size", mask(settings.node_cidr_mask_size)),
+            (
+                "--node-cidr-mask-size-ipv4",
+                mask(settings.node_cidr_mask_size_ipv4),
+            ),
+            (
+                "--node-cidr-mask-size-ipv6",
+                mask(settings.node_cidr_mask_size_ipv6),
+            ),
+            (
+                "--service-cluster-ip-range",
+                some(&settings.service_cluster_ip_range),
+            ),
+            ("--compat", some(settings.compat.name())),
+        ];
+        let mut args = args("ipam-controller", flags);
+        args.push("--allocate-node-cidrs=true".into());
+        // The same after a restart, which leads at once then.
+        args.push("--leader-elect-identity=up".into());
+        self.published("ipam-controller", "ipam-controller", LOCAL, args)
+    }
+
+    fn controller_manager(&self) -> Spec {
+        let name = "controller-manager";
+        let args = args(name, [("--server", some(self.server(name)))]);
+        self.published(name, name, LOCAL, args)
+    }
+
+    fn scheduler(&self) -> Spec {
+        let name = "scheduler";
+        let flags = [
+            ("--server", some(self.server(name))),
+            ("--ip-policy", some(name_of(&self.settings.ip_policy))),
+        ];
+        self.published(name, name, LOCAL, args(name, flags))
+    }
+
+    pub(super) fn cri(&self, plugins: &Path, place: &Place<'_>) -> Spec {
+        let Self { dir, settings, .. } = self;
+        let name = format!("cri-{}", place.name);
+        let netns = place
+            .kernel
+            .as_ref()
+            .map(|(netns, _)| netns.as_os_str().to_owned());
+        let flags = [
+            ("--nodes-dir", some(dir.nodes())),
+            ("--network", some(place.network())),
+            ("--node-netns", netns),
+            ("--netns-dir", some(dir.run().join("netns"))),
+            ("--cni-bin-dir", some(plugins)),
+            ("--cni-template", some(name_of(&settings.cni_template))),
+        ];
+        let socket = place
+            .nodes
+            .first()
+            .map(|node| cri_socket(dir, node))
+            .unwrap_or_default();
+        let args = args("cri", place.node_flags().chain(flags));
+        Spec {
+            args: settings.extra_config.extend("cri", args),
+            log: dir.log(&name),
+            listens: Listens::At(socket),
+            name,
+        }
+    }
+
+    pub(super) fn kubelet(&self, place: &Place<'_>) -> Spec {
+        let Self { dir, settings, .. } = self;
+        let name = format!("kubelet-{}", place.name);
+        let runtime = match self.links {
+            Some(links) => Some(format!("unix:{}", links.join("cri-{node}.sock").display())),
+            None => settings.cri_endpoint.clone(),
+        };
+        let mut flags = vec![
+            ("--nodes-dir", some(dir.nodes())),
+            ("--server", some(self.server(&name))),
+            ("--cri-endpoint", runtime.map(Into::into)),
+            ("--ip-policy", some(name_of(&settings.ip_policy))),
+        ];
+        if settings.cidr_allocator_type == AllocatorType::CloudAllocator {
+            flags.push(("--provider-id", some("podplane://{node}")));
+        }
+        if let Some((netns, addresses)) = &place.kernel {
+            flags.push(("--node-netns", some(netns)));
+            flags.extend(
+                addresses
+                    .iter()
+                    .map(|address| ("--node-ip", some(address.to_string()))),
+            );
+        }
+        let args = args("kubelet", place.node_flags().chain(flags));
+        self.published("kubelet", &name, LOCAL, args)
+    }
 }
 
 /// The nodes that one CRI process and one kubelet serve.
@@ -148,60 +230,14 @@ impl Place<'_> {
     }
 }
 
-pub(super) fn cri(dir: &DataDir, settings: &Settings, plugins: &Path, place: &Place<'_>) -> Spec {
-    let name = format!("cri-{}", place.name);
-    let netns = place
-        .kernel
-        .as_ref()
-        .map(|(netns, _)| netns.as_os_str().to_owned());
-    let flags = [
-        ("--nodes-dir", some(dir.nodes())),
-        ("--network", some(place.network())),
-        ("--node-netns", netns),
-        ("--netns-dir", some(dir.run().join("netns"))),
-        ("--cni-bin-dir", some(plugins)),
-        ("--cni-template", some(name_of(&settings.cni_template))),
-    ];
-    let socket = place
-        .nodes
-        .first()
-        .map(|node| cri_socket(dir, node))
-        .unwrap_or_default();
-    Spec {
-        args: args("cri", place.node_flags().chain(flags)),
-        log: dir.log(&name),
-        listens: Listens::At(socket),
-        name,
+/// Where a node's CRI runtime is: its own, or the one that `--cri-endpoint` says.
+pub(crate) fn cri_endpoint(dir: &DataDir, of_others: Option<&str>, node: &str) -> String {
+    match of_others {
+        Some(pattern) => pattern.replace("{node}", node),
+        None => cri_socket(dir, node),
     }
 }
 
-pub(super) fn kubelet(dir: &DataDir, settings: &Settings, server: &str, place: &Place<'_>) -> Spec {
-    let name = format!("kubelet-{}", place.name);
-    let mut flags = vec![
-        ("--nodes-dir", some(dir.nodes())),
-        ("--server", some(server)),
-        ("--ip-policy", some(name_of(&settings.ip_policy))),
-    ];
-    if settings.cidr_allocator_type == AllocatorType::CloudAllocator {
-        flags.push(("--provider-id", some("podplane://{node}")));
-    }
-    if let Some((netns, addresses)) = &place.kernel {
-        flags.push(("--node-netns", some(netns)));
-        flags.extend(
-            addresses
-                .iter()
-                .map(|address| ("--node-ip", some(address.to_string()))),
-        );
-    }
-    published(
-        dir,
-        &name,
-        LOCAL,
-        args("kubelet", place.node_flags().chain(flags)),
-    )
-}
-
-/// Where a node's CRI server listens.
-pub(crate) fn cri_socket(dir: &DataDir, node: &str) -> String {
+fn cri_socket(dir: &DataDir, node: &str) -> String {
     format!("unix:{}", dir.nodes().join(node).join("cri.sock").display())
 }

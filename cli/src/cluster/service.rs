@@ -49,6 +49,13 @@ pub(crate) struct Spec {
     pub(crate) listens: Listens,
 }
 
+impl Spec {
+    /// Whether it is this process, or one of this kind.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.name == name || self.args.first().is_some_and(|kind| kind == name)
+    }
+}
+
 /// Where a service listens.
 #[derive(Clone, Debug)]
 pub(crate) enum Listens {
@@ -80,8 +87,11 @@ pub(crate) struct State {
 }
 
 impl Service {
-    /// The service, and what keeps it running, which somebody must await.
-    pub(crate) fn new(spec: Spec) -> (Self, impl Future<Output = ()> + Send + 'static) {
+    /// The service, and what keeps it running until `stop`, which somebody must await.
+    pub(crate) fn new(
+        spec: Spec,
+        stop: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let address = match &spec.listens {
             Listens::At(address) => Some(address.clone()),
             Listens::AsPublished { .. } => None,
@@ -90,7 +100,6 @@ impl Service {
             address,
             ..State::default()
         });
-        let stop = CancellationToken::new();
         let service = Self {
             spec: spec.clone(),
             state,
@@ -105,6 +114,11 @@ impl Service {
 
     pub(crate) fn state(&self) -> State {
         self.state.borrow().clone()
+    }
+
+    /// How it is, now and later.
+    pub(crate) fn observe(&self) -> watch::Receiver<State> {
+        self.state.clone()
     }
 
     /// Waits until the service listens for the first time.
@@ -140,6 +154,17 @@ impl Service {
     /// Asks the service to end. [`Service::stopped`] waits for it.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// Ends the service as a power failure does. [`Service::stopped`] waits for it.
+    pub(crate) fn kill(&self) {
+        self.stop.cancel();
+        let pid = self.state().pid;
+        let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        if let Some(pid) = pid {
+            // Whoever reaps it says so in the same breath, on this thread, so the number is still its own.
+            _ = kill_process(pid, Signal::KILL);
+        }
     }
 
     pub(crate) async fn stopped(&self) {

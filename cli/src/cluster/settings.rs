@@ -20,6 +20,7 @@ use podplane_scheduler::IpPolicy;
 use podplane_telemetry::server::Listen;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::extra::{ExtraConfig, ExtraFlag};
 use crate::report::UsageError;
 
 /// The CNI plugins that the templates name.
@@ -97,6 +98,19 @@ pub(crate) struct Flags {
     #[arg(long, env = "PODPLANE_CNI_BIN_DIR", value_name = "DIR[:DIR…]")]
     pub(crate) cni_bin_dir: Option<OsString>,
 
+    /// The CRI runtime of each node, {node} standing for its name; `up` then starts none, and --network is ledger [default: its own]
+    #[arg(long, env = "PODPLANE_CRI_ENDPOINT", value_name = "ENDPOINT")]
+    pub(crate) cri_endpoint: Option<String>,
+
+    /// How many nodes without devices share a kubelet and a CRI server; nodes with devices never do [default: 500]
+    #[arg(long, env = "PODPLANE_NODES_PER_PROCESS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NODES))]
+    pub(crate) nodes_per_process: Option<u32>,
+
+    /// A flag of a service that `up` has none for, as in scheduler.log=debug; may be repeated. SERVICE.FLAG- gives it no more. Services: apiserver,
+    /// ipam-controller, controller-manager, scheduler, kubelet, cri; `podplane SERVICE --help` has their flags
+    #[arg(long, value_name = "SERVICE.FLAG=VALUE")]
+    pub(crate) extra_config: Vec<ExtraFlag>,
+
     /// Where the API server listens: HOST:PORT, port 0 for any free one, or unix:PATH [default: 127.0.0.1:0]
     #[arg(long, env = "PODPLANE_LISTEN", value_name = "ADDR")]
     pub(crate) listen: Option<Listen>,
@@ -139,7 +153,18 @@ pub(crate) struct Settings {
     pub(crate) cni_template: Template,
     /// Absent: beside the program, wherever that is next time.
     pub(crate) cni_bin_dir: Option<PathBuf>,
+    /// Absent: `up` starts CRI servers.
+    pub(crate) cri_endpoint: Option<String>,
+    #[serde(default = "nodes_per_process")]
+    pub(crate) nodes_per_process: u32,
+    #[serde(default)]
+    pub(crate) extra_config: ExtraConfig,
     pub(crate) listen: String,
+}
+
+/// How many nodes one CRI process and one kubelet serve where nothing runs inside nodes.
+fn nodes_per_process() -> u32 {
+    500
 }
 
 impl Default for Settings {
@@ -159,6 +184,9 @@ impl Default for Settings {
             ip_policy: IpPolicy::default(),
             cni_template: Template::default(),
             cni_bin_dir: None,
+            cri_endpoint: None,
+            nodes_per_process: nodes_per_process(),
+            extra_config: ExtraConfig::default(),
             listen: "127.0.0.1:0".into(),
         }
     }
@@ -190,6 +218,9 @@ impl Flags {
             ip_policy,
             cni_template,
             cni_bin_dir,
+            cri_endpoint,
+            nodes_per_process,
+            extra_config,
             listen,
         } = self;
         // The mask of one family and the common one exclude each other, so a given one displaces what was kept of the other kind.
@@ -226,6 +257,9 @@ impl Flags {
             ip_policy: ip_policy.unwrap_or(base.ip_policy),
             cni_template: cni_template.unwrap_or(base.cni_template),
             cni_bin_dir,
+            cri_endpoint: cri_endpoint.clone().or_else(|| base.cri_endpoint.clone()),
+            nodes_per_process: nodes_per_process.unwrap_or(base.nodes_per_process),
+            extra_config: base.extra_config.with(extra_config),
             listen: listen
                 .as_ref()
                 .map_or_else(|| base.listen.clone(), ToString::to_string),
@@ -264,8 +298,34 @@ impl Settings {
         Ok(config)
     }
 
-    /// The directories of the CNI plugins, as `CNI_PATH` has them. They must have those that the templates name.
-    pub(crate) fn plugins(&self) -> anyhow::Result<PathBuf> {
+    /// Checks what `--cri-endpoint` says, and how it goes with the rest.
+    pub(crate) fn runtimes(&self) -> Result<(), UsageError> {
+        let Some(endpoint) = &self.cri_endpoint else {
+            return Ok(());
+        };
+        endpoint
+            .replace("{node}", "node-0")
+            .parse::<Endpoint>()
+            .map_err(|error| UsageError(format!("--cri-endpoint: {error}")))?;
+        if self.nodes > 1 && !endpoint.contains("{node}") {
+            return Err(UsageError(format!(
+                "--cri-endpoint {endpoint} is one runtime for {} nodes: put {{node}} into it, or take --nodes 1",
+                self.nodes
+            )));
+        }
+        if self.network == Network::Kernel {
+            return Err(UsageError(
+                "--network kernel makes the nodes' networks for CRI servers of `up`; the runtime of --cri-endpoint has its own: take --network ledger".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The directories of the CNI plugins, as `CNI_PATH` has them; absent where the runtime is others'. They must have those that the templates name.
+    pub(crate) fn plugins(&self) -> anyhow::Result<Option<PathBuf>> {
+        if self.cri_endpoint.is_some() {
+            return Ok(None);
+        }
         let dirs = match &self.cni_bin_dir {
             Some(dirs) => dirs.clone(),
             None => env::current_exe()
@@ -282,7 +342,7 @@ impl Settings {
             missing.join(", "),
             dirs.display()
         );
-        Ok(dirs)
+        Ok(Some(dirs))
     }
 
     /// What these settings, in which everything not given is taken from `running`, say otherwise.
@@ -299,7 +359,7 @@ impl Settings {
     }
 
     /// Each flag with what it comes to, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 15] {
+    fn values(&self) -> [(&'static str, String); 18] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -351,6 +411,12 @@ impl Settings {
                     .as_ref()
                     .map_or_else(|| "beside podplane".into(), |dir| dir.display().to_string()),
             ),
+            (
+                "--cri-endpoint",
+                self.cri_endpoint.clone().unwrap_or_else(|| "none".into()),
+            ),
+            ("--nodes-per-process", self.nodes_per_process.to_string()),
+            ("--extra-config", self.extra_config.to_string()),
             ("--listen", self.listen.clone()),
         ]
     }
@@ -463,8 +529,7 @@ mod tests {
 
     #[test]
     fn a_default_agrees_with_the_same_value_given() {
-        let given =
-            "--nodes 3 --node-cidr-mask-size 24 --cluster-cidr 10.244.1.0/16 --ip-policy resource";
+        let given = "--nodes 3 --nodes-per-process 500 --node-cidr-mask-size 24 --cluster-cidr 10.244.1.0/16 --ip-policy resource";
         assert!(differing("", given).is_empty());
         assert!(differing("", "--node-cidr-mask-size-ipv4 24").is_empty());
         assert!(differing("", "--release-delay 0s").is_empty());
@@ -526,8 +591,23 @@ mod tests {
     }
 
     #[test]
+    fn a_runtime_of_others_is_one_for_each_node() {
+        let refused = |line: &str| {
+            let settings = flags(line).over(&Settings::default()).unwrap();
+            settings.runtimes().map_err(|error| error.to_string())
+        };
+        assert_eq!(refused(""), Ok(()));
+        assert_eq!(refused("--cri-endpoint unix:/run/{node}.sock"), Ok(()));
+        let one = "--cri-endpoint unix:/run/cri.sock";
+        assert_eq!(refused(&format!("{one} --nodes 1")), Ok(()));
+        assert!(refused(one).unwrap_err().contains("put {node} into it"));
+        assert!(refused("--cri-endpoint cri.sock").is_err());
+        assert!(refused(&format!("{one} --nodes 1 --network kernel")).is_err());
+    }
+
+    #[test]
     fn settings_read_back() {
-        let settings = flags("--ip-policy pod-cidr --cni-template kubenet --network kernel")
+        let settings = flags("--ip-policy pod-cidr --cni-template kubenet --network kernel --extra-config kubelet.max-pods=3")
             .over(&Settings::default())
             .unwrap();
         let text = serde_json::to_string(&settings).unwrap();

@@ -50,6 +50,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub(crate) struct Order {
     pub(crate) data_dir: PathBuf,
     pub(crate) settings: Settings,
+    /// Where others serve the sockets by which services reach each other, if they do.
+    pub(crate) links: Option<PathBuf>,
     /// The process to die with: until the cluster serves, or for ever.
     pub(crate) parent: i32,
     pub(crate) detach: bool,
@@ -98,6 +100,7 @@ fn supervise(order: Order) -> anyhow::Result<()> {
     let Order {
         data_dir,
         settings,
+        links,
         parent,
         detach,
         until_eof,
@@ -123,7 +126,7 @@ fn supervise(order: Order) -> anyhow::Result<()> {
     };
     dir.clear_running()?;
     let (record, gone) = Record::next(dir.record()?, settings);
-    let mode = Mode::choose(record.settings.network, record.kernel_nodes(), &dir.run())?;
+    let mode = Mode::choose(&record.settings, record.kernel_nodes(), &dir.run())?;
     progress(format!("network {}: {}", mode.name(), mode.reason()));
     let running = Running {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -136,7 +139,7 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         .context("start the runtime")?;
     runtime.block_on(async {
         let members = wait_for_remains(&dir).await?;
-        let cluster = Cluster::new(dir.clone(), record, mode)?;
+        let cluster = Cluster::new(dir.clone(), record, mode, links)?;
         dir.write_running(&running)?;
         let lifeline = until_eof.then(lifeline).transpose()?;
         let ended = live(cluster, &dir, &gone, detach, lifeline).await;
@@ -190,8 +193,16 @@ async fn live(
         () = &mut cut => Err(anyhow::anyhow!("interrupted by the end of standard input")),
     };
     let (sender, mut commands) = mpsc::channel(1);
+    let interrupt = CancellationToken::new();
     let server = match started {
-        Ok(()) => serve(dir, sender).await,
+        Ok(()) => {
+            let control = Control {
+                view: cluster.view(),
+                commands: sender,
+                interrupt: interrupt.clone(),
+            };
+            serve(dir, control).await
+        }
         Err(error) => Err(error),
     };
     let (mut serving, stop_serving) = match server {
@@ -224,23 +235,23 @@ async fn live(
                 None
             }
         };
-        match command {
-            Some(Command::Stop(farewell)) => break Some(farewell),
-            Some(Command::Status(answer)) => _ = answer.send(cluster.status()),
-            Some(Command::AddNodes {
-                names,
-                network,
-                answer,
-            }) => _ = answer.send(cluster.add_nodes(names, network).await),
-            Some(Command::Restart {
-                services,
-                flags,
-                answer,
-            }) => _ = answer.send(cluster.restart(&services, &flags).await),
-            Some(Command::RemoveNode { name, answer }) => {
-                _ = answer.send(cluster.remove_node(&name).await)
-            }
+        let work = match command {
             None => break None,
+            Some(Command::Stop(farewell)) => break Some(farewell),
+            Some(command) => execute(&mut cluster, command),
+        };
+        // What has been started is in `cluster`, and whoever asked for more hears that the cluster is stopping.
+        tokio::select! {
+            () = work => {}
+            () = interrupt.cancelled() => {}
+            () = &mut cut => {
+                tracing::info!("standard input has ended; stopping");
+                break None;
+            }
+            signal = &mut signal => {
+                tracing::info!(signal = signal.unwrap_or("unknown"), "stopping");
+                break None;
+            }
         }
     };
     cluster.stop().await;
@@ -272,10 +283,38 @@ async fn cut(lifeline: Option<pipe::Receiver>) {
     while lifeline.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
 }
 
-async fn serve(dir: &DataDir, commands: mpsc::Sender<Command>) -> anyhow::Result<Tasks> {
+async fn execute(cluster: &mut Cluster, command: Command) {
+    match command {
+        // The end is not carried out here.
+        Command::Stop(_) => {}
+        Command::AddNodes {
+            names,
+            network,
+            answer,
+        } => _ = answer.send(cluster.add_nodes(names, network).await),
+        Command::RemoveNode { name, answer } => {
+            _ = answer.send(cluster.remove_node(&name).await);
+        }
+        Command::RebootNode { name, answer } => {
+            _ = answer.send(cluster.reboot_node(&name).await);
+        }
+        Command::ConnectNode {
+            name,
+            connected,
+            answer,
+        } => _ = answer.send(cluster.connect_node(&name, connected).await),
+        Command::Restart {
+            services,
+            flags,
+            answer,
+        } => _ = answer.send(cluster.restart(&services, &flags).await),
+    }
+}
+
+async fn serve(dir: &DataDir, control: Control) -> anyhow::Result<Tasks> {
     let listener = Listener::bind(&Listen::Unix(dir.control_socket())).await?;
     let mut services = Services::default();
-    services.add(ClusterServiceServer::new(Control::new(commands)));
+    services.add(ClusterServiceServer::new(control));
     let mut process = Process::new(DESCRIPTORS);
     process.serve(listener, services);
     let mut tasks = Tasks::new(CancellationToken::new());

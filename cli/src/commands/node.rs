@@ -1,11 +1,15 @@
-//! `node`: gives the running cluster another node, takes one away, removes what an earlier block left on one, or is one.
+//! `node`: gives the running cluster another node, takes one away, does to one what happens to machines, or is one.
 
 use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Context as _;
 use podplane_api::{core::Node, meta::ObjectMeta, names};
 use podplane_client::{Client, DeleteParams};
-use podplane_proto::cluster::{AddNodeRequest, RemoveNodeRequest};
+use podplane_proto::cluster::{
+    AddNodeRequest, RebootNodeRequest, RemoveNodeRequest, SetNodeNetworkRequest,
+    cluster_service_client::ClusterServiceClient,
+};
+use tonic::{Status, transport::Channel};
 
 use super::{node_run, reset_bridge};
 use crate::{
@@ -19,9 +23,11 @@ use crate::{
     output,
 };
 
-/// Add a node to the cluster that runs, remove one, reset its bridge, or be a node of a cluster elsewhere
+/// Add a node to the cluster that runs, remove one, reboot it, cut it off, reset its bridge, or be a node of a cluster elsewhere
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  podplane node add edge-1\n  podplane node remove node-2")]
+#[command(
+    after_help = "Examples:\n  podplane node add edge-1\n  podplane node remove node-2\n  podplane node reboot node-1"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     change: Change,
@@ -52,6 +58,27 @@ enum Change {
         /// The node's name
         name: String,
     },
+    /// Let nodes go through a power cycle: their processes are killed, their network namespaces and sandboxes are gone, their files stay, and all is started again
+    #[command(after_help = "Example:\n  podplane node reboot node-1 node-2")]
+    Reboot {
+        /// The nodes' names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Cut nodes' uplinks to the other nodes, as if cables were pulled; their kubelets reach the API server as before. Kernel mode only
+    #[command(after_help = "Example:\n  podplane node disconnect node-1")]
+    Disconnect {
+        /// The nodes' names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Mend the uplinks of nodes that were disconnected
+    #[command(after_help = "Example:\n  podplane node connect node-1")]
+    Connect {
+        /// The nodes' names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
     ResetBridge(reset_bridge::Args),
     Run(node_run::Args),
 }
@@ -61,6 +88,8 @@ enum Request {
     /// With labels for the nodes.
     Add(AddNodeRequest, Vec<(String, String)>),
     Remove(RemoveNodeRequest),
+    Reboot,
+    Connect(bool),
 }
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
@@ -83,6 +112,9 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             let request = RemoveNodeRequest { name: name.clone() };
             (vec![name], Request::Remove(request))
         }
+        Change::Reboot { names } => (names, Request::Reboot),
+        Change::Disconnect { names } => (names, Request::Connect(false)),
+        Change::Connect { names } => (names, Request::Connect(true)),
     };
     dir.running()?.with_context(|| not_running(&dir))?;
     block_on(async {
@@ -100,6 +132,15 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
                 added.map(|_| "added")
             }
             Request::Remove(request) => control.remove_node(request).await.map(|_| "removed"),
+            Request::Reboot => reboot(&mut control, &names).await.map(|()| "rebooted"),
+            Request::Connect(connected) => {
+                connect(&mut control, &names, connected)
+                    .await
+                    .map(|()| match connected {
+                        true => "connected",
+                        false => "disconnected",
+                    })
+            }
         };
         let done = done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
         names
@@ -107,6 +148,25 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             .try_for_each(|name| output::line(format_args!("node/{name} {done}")))?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+type Control = ClusterServiceClient<Channel>;
+
+async fn reboot(control: &mut Control, names: &[String]) -> Result<(), Status> {
+    for name in names {
+        let name = name.clone();
+        control.reboot_node(RebootNodeRequest { name }).await?;
+    }
+    Ok(())
+}
+
+async fn connect(control: &mut Control, names: &[String], connected: bool) -> Result<(), Status> {
+    for name in names {
+        let name = name.clone();
+        let request = SetNodeNetworkRequest { name, connected };
+        control.set_node_network(request).await?;
+    }
+    Ok(())
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

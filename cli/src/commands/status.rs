@@ -8,7 +8,7 @@ use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
 use serde_json::json;
 
 use crate::{
-    cluster::{data_dir::DataDir, launch, pods::not_running, processes::cri_socket},
+    cluster::{data_dir::DataDir, launch, pods::not_running, processes::cri_endpoint},
     global::{Global, block_on},
     output::{self, table::Table},
 };
@@ -59,6 +59,7 @@ fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
         pid,
         services,
         nodes,
+        cri_endpoint: of_others,
     } = status;
     let service = |service: &ServiceStatus| {
         let ServiceStatus {
@@ -70,7 +71,7 @@ fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
         } = service;
         json!({"name": name, "pid": pid, "restarts": restarts, "address": address, "log": log})
     };
-    let node = |node: &String| json!({"name": node, "criSocket": cri_socket(dir, node)});
+    let node = |node: &String| json!({"name": node, "criSocket": cri_endpoint(dir, of_others.as_deref(), node)});
     json!({
         "running": true,
         "dataDir": dir.path(),
@@ -106,7 +107,10 @@ fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
     let mut table = Table::new(vec!["SERVICE", "PID", "RESTARTS", "ADDRESS", "LOG"]);
     output::line(table.rows(status.services.iter().map(row)))?;
     output::line("")?;
-    let row = |node: &String| vec![node.clone(), cri_socket(dir, node)];
+    let row = |node: &String| {
+        let endpoint = cri_endpoint(dir, status.cri_endpoint.as_deref(), node);
+        vec![node.clone(), endpoint]
+    };
     let mut table = Table::new(vec!["NODE", "CRI SOCKET"]);
     output::line(table.rows(status.nodes.iter().take(FEW).map(row)))?;
     if let Some(more @ 1..) = status.nodes.len().checked_sub(FEW) {

@@ -43,6 +43,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     flags: Flags,
 
+    /// Have services reach the API server through the socket DIR/SERVICE.sock, and kubelets the CRI runtime of a node through DIR/cri-NODE.sock. Another
+    /// program must serve these, as a test harness does that delays or fails their calls; services wait for it. For this run
+    #[arg(long, value_name = "DIR")]
+    links: Option<PathBuf>,
+
     /// Apply the objects of this file, or directory of files; may be repeated. There are no other pods
     #[arg(short, long = "filename", value_name = "FILE")]
     filename: Vec<PathBuf>,
@@ -78,6 +83,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         .flags
         .over(&kept.map(|kept| kept.settings).unwrap_or_default())?;
     let ranges = settings.ranges()?;
+    settings.runtimes()?;
     settings.plugins()?;
     for notice in &ranges.notices {
         anstream::eprintln!("note: {notice}");
@@ -109,6 +115,7 @@ async fn up(
         (true, false) => Lifetime::Detached,
         (false, false) => Lifetime::Attached,
     };
+    let links = args.links.as_ref().map(std::path::absolute).transpose()?;
     let mut signal = std::pin::pin!(shutdown::requested());
     let progress = Progress::new("starting");
     let mut launched = None;
@@ -117,7 +124,7 @@ async fn up(
         let mut is_new = false;
         let mut found = launch::find(dir, args.timeout).await?;
         if found.is_none() {
-            let supervisor = launched.insert(launch::launch(dir, settings, lifetime)?);
+            let supervisor = launched.insert(launch::launch(dir, settings, links, lifetime)?);
             // Else somebody else was faster, and it is their cluster that is found.
             is_new = supervisor.serving(&progress).await? == Outcome::Serves;
             found = launch::find(dir, args.timeout).await?;
@@ -126,12 +133,18 @@ async fn up(
         if !is_new {
             launched = None;
             agrees(&args.flags, dir, &status)?;
+            anyhow::ensure!(
+                args.links.is_none(),
+                "--links is for a cluster that is started, and one runs in {}: end it with `podplane down` first",
+                dir.path().display()
+            );
             progress.done(&format!(
                 "a cluster with these flags runs in {}",
                 dir.path().display()
             ));
         }
-        let start = is_new.then(|| Start {
+        // What the runtimes of others say is theirs.
+        let start = (is_new && status.cri_endpoint.is_none()).then(|| Start {
             dir: dir.clone(),
             time,
         });

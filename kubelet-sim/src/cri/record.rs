@@ -207,6 +207,23 @@ impl Records {
         Ok(records)
     }
 
+    /// Does what a power cycle of the machine does: no sandbox outlives it. Nothing else may have the records open.
+    ///
+    /// A server finds out by itself that a namespace is gone. Of a sandbox that has none nothing else would tell.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's.
+    pub fn power_cycle(&self) -> io::Result<()> {
+        for mut record in self.load()? {
+            if record.state == State::Ready {
+                record.state = State::NotReady;
+                self.write(&record)?;
+            }
+        }
+        Ok(())
+    }
+
     fn path(&self, id: &SandboxId) -> PathBuf {
         self.0.join(format!("{id}.json"))
     }
@@ -252,6 +269,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path().join("sandboxes")).unwrap();
         let record = record();
+        records.write(&record).unwrap();
+        records.power_cycle().unwrap();
+        let lost = Record {
+            state: State::NotReady,
+            ..record.clone()
+        };
+        assert_eq!(records.load().unwrap(), [lost], "what it holds, it holds");
         records.write(&record).unwrap();
         let torn = dir.path().join("sandboxes/0.json");
         fs::write(&torn, "{").unwrap();

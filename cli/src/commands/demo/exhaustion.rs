@@ -77,7 +77,7 @@ pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
     settings.plugins()?;
     dir.prepare()?;
     block_on(async {
-        let mut launched = launch::launch(&dir, settings, Lifetime::Attached)?;
+        let mut launched = launch::launch(&dir, settings, None, Lifetime::Attached)?;
         let progress = Progress::new("starting a cluster of one node");
         let played = async {
             anyhow::ensure!(

@@ -133,7 +133,7 @@ impl Stage {
             "podplane up --detach --nodes {nodes} --network {} --cluster-cidr {cluster_cidr} --node-cidr-mask-size 24 --compat {compat} --ip-policy off",
             name_of(network)
         ))?;
-        let launched = launch::launch(&self.dir, self.settings.clone(), Lifetime::Attached)?;
+        let launched = launch::launch(&self.dir, self.settings.clone(), None, Lifetime::Attached)?;
         let launched = self.launched.insert(launched);
         let progress = Progress::new("starting");
         let outcome = launched.serving(&progress).await?;
