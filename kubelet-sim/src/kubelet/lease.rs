@@ -33,14 +33,20 @@ pub async fn renew(
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut held = None;
+    let mut network = node.network.subscribe();
+    let mut is_there = true;
     node.nodes.synced().await;
     loop {
-        // Losing either wait loses nothing.
+        // Losing any of these waits loses nothing.
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             _ = ticks.tick() => {}
+            // The first thing that becomes of a Node that is there.
+            _ = network.changed(), if !is_there => {}
         }
-        let Some(object) = node.nodes.get(&ObjectKey::new("", node.name())) else {
+        let object = node.nodes.get(&ObjectKey::new("", node.name()));
+        is_there = object.is_some();
+        let Some(object) = object else {
             // Not registered yet, or deleted: soon again, without a lease for what is not there.
             ticks.reset_after(interval.min(Duration::from_secs(1)));
             continue;
