@@ -12,11 +12,11 @@ use ipnet::IpNet;
 use podplane_api::{
     Object as _, Quantity,
     core::{Node, Pod},
-    pod_ips::POD_IPS,
+    pod_ips::{POD_IPS, POD_RANGES},
     quantity,
 };
 use podplane_client::{Client, ListParams};
-use podplane_ipam::audit::{self, Allocation, Sandbox, World};
+use podplane_ipam::audit::{self, Allocation, DrainingBlock, Sandbox, World};
 use serde_json::Value;
 
 use crate::{ClusterError, Result};
@@ -45,6 +45,7 @@ pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
             .map(|node| audited_node(node, limit))
             .collect::<Result<_>>()?,
         pods: pods.iter().map(audited_pod).collect::<Result<_>>()?,
+        draining: ranges_of_their_own(&nodes)?,
         ..World::default()
     };
     for (node, dir) in node_dirs(data_dir)? {
@@ -56,6 +57,22 @@ pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
             .extend(sandboxes(&node, &dir.join("sandboxes"))?);
     }
     Ok(world)
+}
+
+/// Where a node's network does not go by podCIDR, addresses of its own ranges are right. Nobody else's blocks may be there, and two nodes may share one.
+fn ranges_of_their_own(nodes: &[Node]) -> Result<Vec<DrainingBlock>> {
+    let mut found = Vec::new();
+    for node in nodes {
+        let annotations = node.metadata.annotations.as_ref();
+        let ranges = annotations.and_then(|all| all.get(POD_RANGES));
+        for range in ranges.iter().flat_map(|ranges| ranges.split(',')) {
+            found.push(DrainingBlock {
+                node: node.name().into(),
+                block: parse(format!("a range of {}", node.name()), range)?,
+            });
+        }
+    }
+    Ok(found)
 }
 
 /// By the flags that the cluster runs with.
