@@ -86,8 +86,16 @@ impl DataDir {
         if self.is_ours()? {
             fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
         } else {
+            // Somebody may have put disks there for these.
+            let is_ours = |entry: io::Result<fs::DirEntry>| {
+                entry.is_ok_and(|entry| {
+                    ["nodes", "store"]
+                        .iter()
+                        .any(|own| entry.file_name() == *own)
+                })
+            };
             let is_empty = match fs::read_dir(&self.0) {
-                Ok(mut entries) => entries.next().is_none(),
+                Ok(mut entries) => entries.all(is_ours),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => true,
                 Err(error) => return Err(error).with_context(name_it),
             };

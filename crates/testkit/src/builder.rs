@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::{
     Cluster, ClusterError, Program, Result,
     program::{self, line},
+    wiring::{Wanted, Wiring},
 };
 
 /// How pods get their network.
@@ -89,6 +90,7 @@ pub struct ClusterBuilder {
     timeout: Duration,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    wanted: Wanted,
 }
 
 impl Default for ClusterBuilder {
@@ -102,6 +104,7 @@ impl Default for ClusterBuilder {
             timeout: Duration::from_secs(60),
             args: Vec::new(),
             env: Vec::new(),
+            wanted: Wanted::default(),
         }
     }
 }
@@ -236,6 +239,35 @@ impl ClusterBuilder {
         self
     }
 
+    /// Carries what the services say to each other over [links](crate::link), so that calls can be delayed, failed and cut off.
+    #[must_use]
+    pub fn links(mut self) -> Self {
+        self.wanted.links = true;
+        self
+    }
+
+    /// Records what happens in a directory, which is made; see [`recording`](crate::recording). That takes links.
+    #[must_use]
+    pub fn record(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.wanted.recording = Some(dir.into());
+        self
+    }
+
+    /// Gives the files of a node, or of `apiserver`, a disk of so many bytes, which [`Cluster::fill_disk`] can fill. Takes root or a user namespace.
+    #[must_use]
+    pub fn disk(mut self, of: impl Into<String>, bytes: u64) -> Self {
+        self.wanted.disks.insert(of.into(), bytes);
+        self
+    }
+
+    /// A flag of a service that `podplane up` has none for: `scheduler`, `log`, `debug`.
+    #[must_use]
+    pub fn extra_config(mut self, service: &str, flag: &str, value: &str) -> Self {
+        self.args.push("--extra-config".into());
+        self.args.push(format!("{service}.{flag}={value}").into());
+        self
+    }
+
     /// What [`ClusterBuilder::network`] was given.
     #[must_use]
     pub fn network_mode(&self) -> Network {
@@ -264,8 +296,9 @@ impl ClusterBuilder {
                 .map(Dir::Temporary)
                 .map_err(ClusterError::io("make a data directory"))?,
         };
-        let lifeline = self.up(&program, dir.path()).await?;
-        Cluster::new(program, dir, lifeline, self.keep)
+        let wiring = self.wanted.wire(dir.path(), &self.args)?;
+        let lifeline = self.up(&program, dir.path(), &wiring).await?;
+        Cluster::new(program, dir, lifeline, wiring, self.keep)
     }
 
     /// Runs `podplane up`. While what is returned is open, the cluster goes on.
@@ -273,6 +306,7 @@ impl ClusterBuilder {
         &self,
         program: &Program,
         data_dir: &Path,
+        wiring: &Wiring,
     ) -> Result<Option<PipeWriter>> {
         let mut command = program.command(["up", "--detach", "--data-dir"]);
         command.arg(data_dir);
@@ -280,6 +314,9 @@ impl ClusterBuilder {
         if self.wait {
             let timeout = format!("{}ms", self.timeout.as_millis());
             command.args(["--wait", "--timeout", &timeout]);
+        }
+        if let Some(links) = wiring.links() {
+            command.arg("--links").arg(links.dir());
         }
         command.args(&self.args);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));

@@ -13,8 +13,8 @@ use podplane_api::core::{Node, Pod};
 use podplane_client::{Client, Endpoint, ListParams, endpoint};
 use podplane_ipam::audit::{self, Violation, World};
 use podplane_proto::cluster::{
-    AddNodeRequest, GetStatusRequest, GetStatusResponse, RemoveNodeRequest,
-    cluster_service_client::ClusterServiceClient,
+    AddNodeRequest, GetStatusRequest, GetStatusResponse, RebootNodeRequest, RemoveNodeRequest,
+    RestartRequest, cluster_service_client::ClusterServiceClient,
 };
 use tonic::transport::Channel;
 
@@ -25,6 +25,7 @@ use crate::{
     pods::Summary,
     processes_of,
     program::{self, line},
+    wiring::Wiring,
     within, world,
 };
 
@@ -41,6 +42,7 @@ pub struct Cluster {
     server: String,
     /// Open as long as the cluster is to go on; absent for one that goes on without this process.
     lifeline: Option<PipeWriter>,
+    pub(crate) wiring: Wiring,
     keep: bool,
 }
 
@@ -55,15 +57,19 @@ impl Cluster {
         program: Program,
         dir: Dir,
         lifeline: Option<PipeWriter>,
+        mut wiring: Wiring,
         keep: bool,
     ) -> Result<Self> {
         let server = server(dir.path())?;
+        let client = Client::connect(&server.parse()?)?;
+        wiring.watch(client.clone());
         Ok(Self {
-            client: Client::connect(&server.parse()?)?,
+            client,
             program,
             dir: Some(dir),
             server,
             lifeline,
+            wiring,
             keep,
         })
     }
@@ -74,9 +80,12 @@ impl Cluster {
     ///
     /// As [`ClusterBuilder::start`].
     pub async fn start_again(&mut self, flags: &ClusterBuilder) -> Result<()> {
-        self.lifeline = flags.up(&self.program, self.data_dir()).await?;
+        self.lifeline = flags
+            .up(&self.program, self.data_dir(), &self.wiring)
+            .await?;
         self.server = server(self.data_dir())?;
         self.client = Client::connect(&self.server.parse()?)?;
+        self.wiring.watch(self.client.clone());
         Ok(())
     }
 
@@ -256,6 +265,41 @@ impl Cluster {
         Ok(())
     }
 
+    /// Lets a node go through a power cycle: its processes are killed, its network namespaces and its sandboxes are gone, its files stay.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Supervisor`] if there is none of that name.
+    pub async fn reboot_node(&self, name: impl Into<String>) -> Result<()> {
+        let request = RebootNodeRequest { name: name.into() };
+        self.supervisor()?.reboot_node(request).await?;
+        Ok(())
+    }
+
+    /// Starts processes again: `scheduler`, `kubelet-node-0`, or all of a kind, `kubelet` and `cri`; with other flags where some are given, as `--extra-config` of
+    /// `podplane up` takes them: `scheduler.log=debug`. Also those whose flags change. Returns their names.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Supervisor`] if there is no such process or flag.
+    pub async fn restart<S: Into<String>>(
+        &self,
+        processes: impl IntoIterator<Item = S>,
+        extra_config: impl IntoIterator<Item = S>,
+    ) -> Result<Vec<String>> {
+        let request = RestartRequest {
+            services: processes.into_iter().map(Into::into).collect(),
+            extra_config: extra_config.into_iter().map(Into::into).collect(),
+            ..RestartRequest::default()
+        };
+        Ok(self
+            .supervisor()?
+            .restart(request)
+            .await?
+            .into_inner()
+            .services)
+    }
+
     /// Everything that the invariant checker can see of it now: objects, allocation files, sandboxes.
     ///
     /// # Errors
@@ -330,6 +374,8 @@ impl Cluster {
             dir.keep();
             return Err(error);
         }
+        // A directory with a disk under it cannot be removed.
+        self.wiring.disks.clear();
         dir.remove()?;
         let left = processes_of(&path.display().to_string())?;
         if left.is_empty() {
@@ -350,6 +396,7 @@ impl Drop for Cluster {
         }
         // What cannot be ended in order ends when the lifeline is cut.
         let ended = down(&self.program, dir.path()).output();
+        self.wiring.disks.clear();
         let failed = std::thread::panicking() || ended.is_ok_and(|output| !output.status.success());
         if failed && std::env::var_os("PODPLANE_KEEP").is_some() {
             dir.keep();

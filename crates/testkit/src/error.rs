@@ -68,6 +68,30 @@ pub enum ClusterError {
         /// Those that there are.
         running: Vec<String>,
     },
+    /// It was not asked for when the cluster was started.
+    #[error("this cluster has no {what}: ask for it with ClusterBuilder::{how}")]
+    NotWired {
+        /// What it lacks.
+        what: String,
+        /// How it would have it.
+        how: &'static str,
+    },
+    /// There is no link of that client.
+    #[error("no link of {client}; there are links of: {}", clients.join(", "))]
+    NoLink {
+        /// The client that was asked for.
+        client: String,
+        /// Those that there are.
+        clients: Vec<String>,
+    },
+    /// No service has a method of that name.
+    #[error("no service has a method {method}; did you mean {nearest}?")]
+    NoMethod {
+        /// The name that was asked for.
+        method: String,
+        /// The one that is most like it.
+        nearest: String,
+    },
     /// What a cluster says of itself cannot be understood.
     #[error("{what} is {found:?}, which cannot be understood")]
     Unclear {

@@ -10,11 +10,17 @@
 
 mod builder;
 mod cluster;
+pub mod disk;
 mod error;
+pub mod fault;
+pub mod link;
+pub mod plugins;
 pub mod pods;
 mod process;
 mod program;
+pub mod recording;
 mod wait;
+mod wiring;
 pub mod world;
 
 pub use builder::{ClusterBuilder, IpPolicy, Network};

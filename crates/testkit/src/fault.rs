@@ -1,0 +1,188 @@
+//! Faults: what is done to a cluster on purpose, and undone again.
+
+use std::fmt;
+
+use podplane_proto::cluster::SetNodeNetworkRequest;
+
+use crate::{
+    Cluster, ClusterError, Result, Signal,
+    link::{CallFault, Cut, Links},
+    recording::Recorder,
+};
+
+/// Something that is wrong on purpose until it is healed, or dropped: after a panic, too.
+#[must_use = "a fault that is dropped is healed"]
+pub struct Fault {
+    what: String,
+    recorder: Recorder,
+    undo: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Fault {
+    /// A fault that has begun, and what ends it.
+    pub(crate) fn new(
+        what: impl Into<String>,
+        recorder: Recorder,
+        undo: impl FnOnce() + Send + Sync + 'static,
+    ) -> Self {
+        let what = what.into();
+        recorder.fault(&what, true);
+        Self {
+            what,
+            recorder,
+            undo: Some(Box::new(undo)),
+        }
+    }
+
+    /// What is wrong, in words.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Ends it.
+    pub fn heal(self) {}
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Fault").field(&self.what).finish()
+    }
+}
+
+impl Drop for Fault {
+    fn drop(&mut self) {
+        if let Some(undo) = self.undo.take() {
+            undo();
+            self.recorder.fault(&self.what, false);
+        }
+    }
+}
+
+impl Cluster {
+    /// The links that carry what its services say to each other.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::NotWired`] if it was started without.
+    pub fn links(&self) -> Result<&Links> {
+        let links = self.wiring.links().map(AsRef::as_ref);
+        links.ok_or_else(|| ClusterError::NotWired {
+            what: "links".into(),
+            how: "links",
+        })
+    }
+
+    /// What writes its recording; nothing, if it was started without.
+    #[must_use]
+    pub fn recorder(&self) -> &Recorder {
+        &self.wiring.recorder
+    }
+
+    /// Cuts a process off from the API server: `scheduler`, `kubelet-node-0`; or, as `cri-node-0`, the kubelet of a node from its runtime.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::links`] and [`Links::cut`].
+    pub fn cut_off(&self, process: &str, cut: Cut) -> Result<Fault> {
+        self.links()?.cut(process, cut)
+    }
+
+    /// Has something happen to calls of a process. Those of a kubelet to its runtimes, such as `RunPodSandbox`, are among its calls.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::links`] and [`Links::disturb`].
+    pub fn disturb(&self, process: &str, calls: &CallFault) -> Result<Fault> {
+        let links = self.links()?;
+        let mut faults = Vec::new();
+        for client in runtimes_of(links, process) {
+            if calls.is_of_runtimes() {
+                faults.push(links.disturb(&client, calls.clone())?);
+            }
+        }
+        if faults.is_empty() {
+            return links.disturb(process, calls.clone());
+        }
+        let what = format!("{process}: {calls}");
+        Ok(Fault::new(what, Recorder::default(), move || drop(faults)))
+    }
+
+    /// Cuts a node's uplink to the other nodes, as if a cable were pulled. Its kubelet reaches the API server as before. Kernel mode only.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Supervisor`] if there is no such node, or it has no uplink.
+    pub async fn disconnect_node(&self, name: &str) -> Result<Fault> {
+        let request = SetNodeNetworkRequest {
+            name: name.into(),
+            connected: false,
+        };
+        self.supervisor()?.set_node_network(request).await?;
+        let mut connect = self.command("podplane", ["node", "connect", name]);
+        let what = format!("the uplink of {name} is cut");
+        Ok(Fault::new(what, self.recorder().clone(), move || {
+            // A node that is gone needs no uplink.
+            _ = connect.output();
+        }))
+    }
+
+    /// Stops a process where it is, with SIGSTOP. One that is killed meanwhile stays dead, and the one that is started in its place runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::process`].
+    pub async fn pause(&self, process: &str) -> Result<Fault> {
+        let stopped = self.process(process).await?;
+        stopped.pause()?;
+        let what = format!("{process} (process {}) is paused", stopped.pid());
+        Ok(Fault::new(what, self.recorder().clone(), move || {
+            // One that has ended cannot go on.
+            _ = stopped.resume();
+        }))
+    }
+
+    /// Sends a process a signal.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::process`].
+    pub async fn signal(&self, process: &str, signal: Signal) -> Result<()> {
+        let found = self.process(process).await?;
+        found.signal(signal)?;
+        let what = format!("{process} (process {}) is sent {signal:?}", found.pid());
+        self.recorder().fault(&what, true);
+        Ok(())
+    }
+
+    /// Fills the disk of a node, or of `apiserver`, which [`ClusterBuilder::disk`](crate::ClusterBuilder::disk) has given it.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::NotWired`] if it has none, and those of [`Disk::fill`](crate::disk::Disk::fill).
+    pub fn fill_disk(&self, of: &str) -> Result<Fault> {
+        let disk = self.wiring.disks.get(of);
+        let disk = disk.ok_or_else(|| ClusterError::NotWired {
+            what: format!("disk of {of}"),
+            how: "disk",
+        })?;
+        disk.fill()
+    }
+}
+
+/// The links of the runtimes that a kubelet asks, if it is one.
+fn runtimes_of(links: &Links, process: &str) -> Vec<String> {
+    let Some(name) = process.strip_prefix("kubelet-") else {
+        return Vec::new();
+    };
+    let clients = links.clients();
+    let own = format!("cri-{name}");
+    if clients.contains(&own) {
+        return vec![own];
+    }
+    // A kubelet that serves several nodes is called after none of them.
+    let runtimes = clients.into_iter();
+    runtimes
+        .filter(|client| client.starts_with("cri-"))
+        .collect()
+}

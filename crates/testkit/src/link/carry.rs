@@ -1,0 +1,336 @@
+//! Carrying connections, and the calls on them.
+
+use std::{error::Error, io, path::PathBuf, pin::pin, sync::Arc};
+
+use bytes::Bytes;
+use futures::stream;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    body::{Frame, Incoming},
+    client::conn::http2::{self as client, SendRequest},
+    rt::Executor,
+    server::conn::http2 as server,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpStream, UnixListener, UnixStream},
+    sync::mpsc,
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_util::{either::Either, sync::CancellationToken};
+use tonic::{Code, Status};
+
+use super::{
+    Cut, Link, Server, bind,
+    method::Method,
+    rules::{Ending, Taken},
+};
+use crate::recording::Call;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// How many messages of a stream wait here; with more, the server waits.
+const HELD: usize = 1024;
+
+/// Carries connections for as long as it is polled.
+pub(super) async fn accept(link: Arc<Link>, path: PathBuf, listener: UnixListener) {
+    let mut listener = Some(listener);
+    let mut connections = JoinSet::new();
+    let mut state = link.rules.watch();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let cut = state.borrow_and_update().cut();
+        match (cut, &listener) {
+            // Nobody listens: the kernel refuses.
+            (Some(Cut::Refused), Some(_)) => listener = None,
+            // Whoever connects waits in the kernel's queue.
+            (Some(_), _) => {
+                if state.changed().await.is_err() {
+                    return;
+                }
+            }
+            (None, None) => match bind(&path) {
+                Ok(bound) => listener = Some(bound),
+                Err(error) => {
+                    link.recorder
+                        .log(format!("listen on {}: {error}", path.display()));
+                    return;
+                }
+            },
+            // Both are cancel safe.
+            (None, Some(bound)) => tokio::select! {
+                changed = state.changed() => if changed.is_err() { return },
+                accepted = bound.accept() => if let Ok((stream, _)) = accepted {
+                    connections.spawn(carry(link.clone(), stream));
+                },
+            },
+        }
+    }
+}
+
+/// Carries one connection, as long as both ends have it.
+async fn carry(link: Arc<Link>, downstream: UnixStream) {
+    // A server that is not there is one that hangs up.
+    let Ok(upstream) = link.server.connect().await else {
+        return;
+    };
+    let tasks = Tasks(CancellationToken::new());
+    let _ends_with_this = tasks.0.clone().drop_guard();
+    let shaken = client::handshake(tasks.clone(), TokioIo::new(upstream)).await;
+    let Ok((sender, upstream)) = shaken else {
+        return;
+    };
+    let service = service_fn(|request| call(link.clone(), tasks.clone(), sender.clone(), request));
+    let mut served = pin!(
+        server::Builder::new(tasks.clone())
+            .auto_date_header(false)
+            .serve_connection(TokioIo::new(downstream), service)
+    );
+    let mut upstream = pin!(upstream);
+    let mut leaving = false;
+    let mut state = link.rules.watch();
+    loop {
+        let cut = state.borrow_and_update().cut();
+        match cut {
+            Some(Cut::Refused) => return,
+            // What is not polled neither reads nor writes.
+            Some(Cut::Silent) => {
+                if state.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            None => {}
+        }
+        // Connections are polled where they are; losing the other wait loses nothing.
+        tokio::select! {
+            _ = &mut served => return,
+            ended = &mut upstream, if !leaving => match ended {
+                // The server has said farewell, and answered all that it was asked.
+                Ok(()) => {
+                    leaving = true;
+                    served.as_mut().graceful_shutdown();
+                }
+                Err(_) => return,
+            },
+            changed = state.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+impl Server {
+    async fn connect(&self) -> io::Result<Either<TcpStream, UnixStream>> {
+        let address = match self {
+            Self::Published(file) => tokio::fs::read_to_string(file).await?,
+            Self::At(address) => address.clone(),
+        };
+        let address = address.trim();
+        match address.strip_prefix("unix:") {
+            Some(path) => UnixStream::connect(path.trim_start_matches("//"))
+                .await
+                .map(Either::Right),
+            None => {
+                let stream = TcpStream::connect(address.trim_start_matches("http://")).await?;
+                stream.set_nodelay(true)?;
+                Ok(Either::Left(stream))
+            }
+        }
+    }
+}
+
+async fn call(
+    link: Arc<Link>,
+    tasks: Tasks,
+    mut sender: SendRequest<Body>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, BoxError> {
+    let begun = Instant::now();
+    let method = Method::of(request.uri().path());
+    let taken = link.rules.take(&method);
+    let mut told = Told::new(&link, &method, begun);
+    let (head, body) = request.into_parts();
+    let body = if method.takes_one() {
+        let (bytes, trailers) = collect(body).await?;
+        told.call.message = method.request(&bytes);
+        whole(bytes, trailers)
+    } else {
+        body.map_err(Into::into).boxed_unsync()
+    };
+    link.rules.hold(&taken, begun).await;
+    if let Some(Ending::Before(code)) = taken.ending {
+        return Ok(told.failure(code, "the server never sees it"));
+    }
+    let response = sender.send_request(Request::from_parts(head, body)).await?;
+    let (head, body) = response.into_parts();
+    told.code(&head.headers);
+    let unary = if method.is_unary() {
+        let (bytes, trailers) = collect(body).await?;
+        if let Some(trailers) = &trailers {
+            told.code(trailers);
+        }
+        Ok((bytes, trailers))
+    } else {
+        Err(body)
+    };
+    if let Some(Ending::After(code)) = taken.ending {
+        return Ok(told.failure(code, "its answer is lost"));
+    }
+    let body = match unary {
+        Ok((bytes, trailers)) => whole(bytes, trailers),
+        Err(stream) => forward(link, &tasks, taken, told, stream),
+    };
+    Ok(Response::from_parts(head, body))
+}
+
+async fn collect(body: Incoming) -> Result<(Bytes, Option<HeaderMap>), BoxError> {
+    let collected = body.collect().await?;
+    let trailers = collected.trailers().cloned();
+    Ok((collected.to_bytes(), trailers))
+}
+
+fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Body {
+    let trailers = async { trailers.map(Ok) };
+    let body = Full::new(bytes).with_trailers(trailers);
+    body.map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Passes a stream on, each part of it as late as it is to be.
+fn forward(link: Arc<Link>, tasks: &Tasks, call: Taken, told: Told, mut body: Incoming) -> Body {
+    let (sender, arrived) = mpsc::channel(HELD);
+    // It reads ahead, so that what comes together is late together.
+    tasks.execute(async move {
+        while let Some(frame) = body.frame().await {
+            let last = frame.is_err();
+            if sender.send((Instant::now(), frame)).await.is_err() || last {
+                return;
+            }
+        }
+    });
+    let parts = stream::unfold((arrived, told), move |(mut arrived, mut told)| {
+        let (link, call) = (link.clone(), call.clone());
+        async move {
+            let (at, frame) = arrived.recv().await?;
+            link.rules.hold(&call, at).await;
+            if let Ok(frame) = &frame {
+                told.saw(frame);
+            }
+            Some((frame.map_err(BoxError::from), (arrived, told)))
+        }
+    });
+    StreamBody::new(parts).boxed_unsync()
+}
+
+/// Tells the recorder of a call when it is over.
+struct Told {
+    link: Arc<Link>,
+    begun: Instant,
+    call: Call,
+    messages: Messages,
+}
+
+impl Told {
+    fn new(link: &Arc<Link>, method: &Method, begun: Instant) -> Self {
+        Self {
+            link: link.clone(),
+            begun,
+            call: Call {
+                client: link.client.clone(),
+                method: method.path().trim_start_matches('/').into(),
+                ..Call::default()
+            },
+            messages: Messages::default(),
+        }
+    }
+
+    fn code(&mut self, headers: &HeaderMap) {
+        let code = headers
+            .get("grpc-status")
+            .and_then(|value| value.to_str().ok());
+        if let Some(code) = code.and_then(|text| text.parse().ok()) {
+            self.call.code = Some(Code::from_i32(code));
+        }
+    }
+
+    fn saw(&mut self, frame: &Frame<Bytes>) {
+        if let Some(data) = frame.data_ref() {
+            self.messages.saw(data);
+        }
+        if let Some(trailers) = frame.trailers_ref() {
+            self.code(trailers);
+        }
+    }
+
+    /// The answer that a client gets instead of the server's.
+    fn failure(mut self, code: Code, why: &'static str) -> Response<Body> {
+        self.call.fault = Some(why);
+        self.call.code = Some(code);
+        let text = format!("injected: {} failed; {why}", self.call.method);
+        let response = Status::new(code, text).into_http::<Full<Bytes>>();
+        response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.call.took = self.begun.elapsed();
+        self.call.messages = self.messages.count;
+        self.link.recorder.call(&self.call);
+    }
+}
+
+/// Counts the messages of a stream, of which each has its length before it.
+#[derive(Debug, Default)]
+struct Messages {
+    count: u64,
+    /// Bytes of the prefix seen so far.
+    prefix: Vec<u8>,
+    /// Bytes of the message to come.
+    left: usize,
+}
+
+impl Messages {
+    fn saw(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            if self.left > 0 {
+                let taken = self.left.min(data.len());
+                self.left -= taken;
+                data = &data[taken..];
+                continue;
+            }
+            self.prefix.push(data[0]);
+            data = &data[1..];
+            if let [_, length @ ..] = &self.prefix[..]
+                && let Ok(length) = <[u8; 4]>::try_from(length)
+            {
+                self.left = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+                self.prefix.clear();
+                self.count += 1;
+            }
+        }
+    }
+}
+
+/// The tasks of one connection, which end with it.
+#[derive(Clone, Debug)]
+struct Tasks(CancellationToken);
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Tasks {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "hyper owns these tasks by their channels, and the token ends them"
+    )]
+    fn execute(&self, task: F) {
+        let ended = self.0.clone();
+        tokio::spawn(async move {
+            // What is lost with the connection is lost.
+            tokio::select! {
+                () = ended.cancelled_owned() => {}
+                _ = task => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,128 @@
+//! The methods that go over links, and their messages in words.
+
+use std::sync::LazyLock;
+
+use bytes::Buf as _;
+use podplane_proto::DESCRIPTORS;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
+};
+use serde_json::Value;
+
+use crate::{ClusterError, Result};
+
+/// All that podplane and CRI have.
+static POOL: LazyLock<DescriptorPool> =
+    LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).expect("it is built with the crate"));
+
+/// A method by its path, known or not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Method {
+    path: String,
+    descriptor: Option<MethodDescriptor>,
+}
+
+impl Method {
+    /// The method of a request's path: `/podplane.core.v1.PodService/BindPod`.
+    pub(super) fn of(path: &str) -> Self {
+        let known = path
+            .trim_start_matches('/')
+            .split_once('/')
+            .and_then(|(service, method)| {
+                let service = POOL.get_service_by_name(service)?;
+                service.methods().find(|known| known.name() == method)
+            });
+        Self {
+            path: path.into(),
+            descriptor: known,
+        }
+    }
+
+    /// Whether there is a method of that name: `BindPod`, or `podplane.core.v1.PodService/BindPod`.
+    pub(super) fn check(name: &str) -> Result<()> {
+        if all().any(|method| method.is(Some(name))) {
+            return Ok(());
+        }
+        let nearest = all()
+            .map(|method| method.name().to_owned())
+            .min_by_key(|known| distance(known, name));
+        Err(ClusterError::NoMethod {
+            method: name.into(),
+            nearest: nearest.unwrap_or_default(),
+        })
+    }
+
+    /// Whether CRI has a method of that name.
+    pub(super) fn is_of_runtimes(name: &str) -> bool {
+        let mut of_cri = all().filter(|method| method.path.starts_with("/runtime.v1."));
+        of_cri.any(|method| method.is(Some(name)))
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// `BindPod`
+    pub(super) fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Whether it is the one of that name. No name is every method's.
+    pub(super) fn is(&self, name: Option<&str>) -> bool {
+        name.is_none_or(|name| {
+            let name = name.trim_start_matches('/');
+            self.name() == name || self.path.trim_start_matches('/') == name
+        })
+    }
+
+    /// Whether one message comes, and one goes.
+    pub(super) fn is_unary(&self) -> bool {
+        self.descriptor
+            .as_ref()
+            .is_some_and(|known| !known.is_client_streaming() && !known.is_server_streaming())
+    }
+
+    /// Whether the client sends one message.
+    pub(super) fn takes_one(&self) -> bool {
+        self.descriptor
+            .as_ref()
+            .is_some_and(|known| !known.is_client_streaming())
+    }
+
+    /// What the client says.
+    pub(super) fn request(&self, body: &[u8]) -> Option<Value> {
+        decode(&self.descriptor.as_ref()?.input(), body)
+    }
+}
+
+/// Every method that there is.
+fn all() -> impl Iterator<Item = Method> {
+    POOL.services().flat_map(|service| {
+        let methods = service.methods().map(|method| Method {
+            path: format!("/{}/{}", method.parent_service().full_name(), method.name()),
+            descriptor: Some(method),
+        });
+        methods.collect::<Vec<_>>()
+    })
+}
+
+/// The first message of a body, in its JSON; absent where it is compressed or none.
+fn decode(descriptor: &MessageDescriptor, mut body: &[u8]) -> Option<Value> {
+    if body.len() < 5 || body.get_u8() != 0 {
+        return None;
+    }
+    let length = usize::try_from(body.get_u32()).ok()?;
+    let message = DynamicMessage::decode(descriptor.clone(), body.get(..length)?).ok()?;
+    let options = SerializeOptions::new().stringify_64_bit_integers(false);
+    message
+        .serialize_with_options(serde_json::value::Serializer, &options)
+        .ok()
+}
+
+/// How many letters two names do not share, about: enough to find a slip.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.to_ascii_lowercase(), b.to_ascii_lowercase());
+    let common = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let rest = |text: &str| text.len() - common;
+    rest(&a) + rest(&b)
+}

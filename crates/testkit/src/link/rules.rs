@@ -1,0 +1,183 @@
+//! What is done to the calls of a link now.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tonic::Code;
+
+use super::{CallFault, Cut, Effect, method::Method};
+
+/// The rules of one link. Calls see changes at once.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    state: watch::Sender<State>,
+    seen: Mutex<BTreeMap<String, u64>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    cuts: Vec<(u64, Cut)>,
+    rules: Vec<Rule>,
+    last_id: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    id: u64,
+    fault: CallFault,
+}
+
+/// What a call is in for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Taken {
+    method: Method,
+    /// Of the rules that are for so many calls, those that count this one.
+    ids: Vec<u64>,
+    pub(super) ending: Option<Ending>,
+}
+
+/// How a call ends, if not as the server has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The server never sees it.
+    Before(Code),
+    /// The server carries it out.
+    After(Code),
+}
+
+impl State {
+    /// How the link is cut: silence also covers what would be refused.
+    pub(super) fn cut(&self) -> Option<Cut> {
+        let has = |cut| self.cuts.iter().any(|(_, each)| *each == cut);
+        [Cut::Silent, Cut::Refused]
+            .into_iter()
+            .find(|cut| has(*cut))
+    }
+
+    fn add(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn delay(&self, call: &Taken) -> Option<Duration> {
+        let of_call = self.rules.iter().filter(|rule| match rule.fault.times {
+            Some(_) => call.ids.contains(&rule.id),
+            None => call.method.is(rule.fault.method.as_deref()),
+        });
+        let delays = of_call.filter_map(|rule| match rule.fault.effect {
+            Effect::Delay(by) => Some(by),
+            Effect::Fail(_) | Effect::Lose(_) => None,
+        });
+        delays.reduce(Duration::saturating_add)
+    }
+}
+
+impl Rules {
+    pub(super) fn watch(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    pub(super) fn cut(&self, cut: Cut) -> u64 {
+        self.change(|state| {
+            let id = state.add();
+            state.cuts.push((id, cut));
+            id
+        })
+    }
+
+    pub(super) fn mend(&self, id: u64) {
+        self.change(|state| state.cuts.retain(|(other, _)| *other != id));
+    }
+
+    pub(super) fn add(&self, fault: CallFault) -> u64 {
+        self.change(|state| {
+            let id = state.add();
+            state.rules.push(Rule { id, fault });
+            id
+        })
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        self.change(|state| state.rules.retain(|rule| rule.id != id));
+    }
+
+    pub(super) fn seen(&self, method: &str) -> u64 {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_method = seen
+            .iter()
+            .filter(|(path, _)| Method::of(path).is(Some(method)));
+        of_method.map(|(_, calls)| calls).sum()
+    }
+
+    /// A call begins: it is counted.
+    pub(super) fn take(&self, method: &Method) -> Taken {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen.entry(method.path().into()).or_default() += 1;
+        drop(seen);
+        let mut taken = Taken {
+            method: method.clone(),
+            ..Taken::default()
+        };
+        self.state.send_if_modified(|state| {
+            let mut counted = false;
+            for rule in &mut state.rules {
+                if !method.is(rule.fault.method.as_deref()) {
+                    continue;
+                }
+                // A call that has failed already is counted by no other rule.
+                if taken.ending.is_some() && !matches!(rule.fault.effect, Effect::Delay(_)) {
+                    continue;
+                }
+                match &mut rule.fault.times {
+                    Some(0) => continue,
+                    Some(times) => {
+                        *times -= 1;
+                        counted = true;
+                        taken.ids.push(rule.id);
+                    }
+                    None => {}
+                }
+                match rule.fault.effect {
+                    Effect::Delay(_) => {}
+                    Effect::Fail(code) => taken.ending = Some(Ending::Before(code)),
+                    Effect::Lose(code) => taken.ending = Some(Ending::After(code)),
+                }
+            }
+            counted
+        });
+        taken
+    }
+
+    /// Waits as long as something of a call that came at `since` is to be delayed; less, if that is healed meanwhile.
+    pub(super) async fn hold(&self, call: &Taken, since: Instant) {
+        let mut state = self.watch();
+        loop {
+            let delay = state.borrow_and_update().delay(call);
+            let until = match delay {
+                Some(delay) if since + delay > Instant::now() => since + delay,
+                _ => return,
+            };
+            // Losing either wait loses nothing.
+            tokio::select! {
+                () = sleep_until(until) => {}
+                changed = state.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut change = Some(change);
+        let mut changed = None;
+        self.state.send_modify(|state| {
+            changed = change.take().map(|change| change(state));
+        });
+        changed.expect("send_modify calls its argument once")
+    }
+}

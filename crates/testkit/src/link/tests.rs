@@ -1,0 +1,406 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::{FutureExt as _, StreamExt as _};
+use podplane_client::endpoint;
+use podplane_proto::{
+    cloud::{
+        GetInstanceRequest, GetInstanceResponse, Instance,
+        cloud_service_client::CloudServiceClient,
+        cloud_service_server::{CloudService, CloudServiceServer},
+    },
+    store::{
+        BackupRequest, BackupResponse,
+        store_service_client::StoreServiceClient,
+        store_service_server::{StoreService, StoreServiceServer},
+    },
+};
+use tokio::sync::{broadcast, oneshot};
+use tokio_stream::wrappers::{BroadcastStream, TcpListenerStream};
+use tonic::{
+    Request, Response, Status,
+    metadata::MetadataValue,
+    transport::{Channel, server::Server as TonicServer},
+};
+
+use super::*;
+
+/// A server whose streams say what they are told to.
+#[derive(Clone, Debug)]
+struct Backend {
+    calls: Arc<AtomicU64>,
+    said: broadcast::Sender<u8>,
+}
+
+#[tonic::async_trait]
+impl CloudService for Backend {
+    async fn get_instance(
+        &self,
+        request: Request<GetInstanceRequest>,
+    ) -> Result<Response<GetInstanceResponse>, Status> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let asked = request.metadata().get("asked").cloned();
+        let provider_id = request.into_inner().provider_id;
+        if provider_id == "none" {
+            let mut status =
+                Status::with_details(Code::NotFound, "no such", vec![1, 2, 255].into());
+            status
+                .metadata_mut()
+                .insert_bin("more-bin", MetadataValue::from_bytes(&[0, 9]));
+            return Err(status);
+        }
+        let instance = Instance {
+            provider_id,
+            ..Instance::default()
+        };
+        let mut response = Response::new(GetInstanceResponse {
+            instance: Some(instance),
+        });
+        if let Some(asked) = asked {
+            response.metadata_mut().insert("answered", asked);
+        }
+        Ok(response)
+    }
+}
+
+#[tonic::async_trait]
+impl StoreService for Backend {
+    type BackupStream = futures::stream::BoxStream<'static, Result<BackupResponse, Status>>;
+
+    async fn backup(
+        &self,
+        _: Request<BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let said = BroadcastStream::new(self.said.subscribe());
+        let pieces = said.map(|said| match said {
+            Ok(0) | Err(_) => Err(Status::out_of_range("the end")),
+            Ok(piece) => Ok(BackupResponse { piece: vec![piece] }),
+        });
+        Ok(Response::new(pieces.boxed()))
+    }
+}
+
+/// A server on a port of its own, a link to it, and a client of that.
+struct Fixture {
+    dir: tempfile::TempDir,
+    links: Links,
+    backend: Backend,
+    server: Option<Running>,
+}
+
+/// A server in a runtime of its own, which ends with all its connections.
+struct Running {
+    stop: oneshot::Sender<()>,
+    ended: oneshot::Receiver<()>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Running {
+    async fn start(backend: &Backend, published: &Path) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (end, ended) = oneshot::channel();
+        let (ready, listening) = oneshot::channel();
+        let backend = backend.clone();
+        runtime.handle().spawn(async move {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            ready.send(listener.local_addr().unwrap()).unwrap();
+            let server = TonicServer::builder()
+                .add_service(CloudServiceServer::new(backend.clone()))
+                .add_service(StoreServiceServer::new(backend))
+                .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped.map(drop));
+            server.await.unwrap();
+            _ = end.send(());
+        });
+        fs::write(published, format!("{}\n", listening.await.unwrap())).unwrap();
+        Self {
+            stop,
+            ended,
+            runtime,
+        }
+    }
+
+    /// As when its process is killed.
+    fn kill(self) {
+        self.runtime.shutdown_background();
+    }
+
+    /// As when its process is asked to end.
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.ended.await.unwrap();
+        self.runtime.shutdown_background();
+    }
+}
+
+/// A runtime must not be dropped where others run.
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.kill();
+        }
+    }
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = Backend {
+            calls: Arc::default(),
+            said: broadcast::channel(64).0,
+        };
+        let published = dir.path().join("server.address");
+        let server = Running::start(&backend, &published).await;
+        let links = Links::new(dir.path().join("links"), Recorder::default()).unwrap();
+        links.serve("client", Server::Published(published)).unwrap();
+        Self {
+            dir,
+            links,
+            backend,
+            server: Some(server),
+        }
+    }
+
+    fn channel(&self) -> Channel {
+        let address = format!("unix:{}", self.links.dir().join("client.sock").display());
+        endpoint::channel(&address.parse().unwrap()).unwrap()
+    }
+
+    fn calls(&self) -> u64 {
+        self.backend.calls.load(Ordering::SeqCst)
+    }
+
+    fn say(&self, piece: u8) {
+        self.backend.said.send(piece).unwrap();
+    }
+}
+
+async fn ask(channel: &Channel, id: &str) -> Result<String, Status> {
+    let request = GetInstanceRequest {
+        provider_id: id.into(),
+    };
+    let mut client = CloudServiceClient::new(channel.clone());
+    let answer = client.get_instance(request).await?.into_inner();
+    Ok(answer.instance.unwrap_or_default().provider_id)
+}
+
+async fn backup(channel: &Channel) -> tonic::Streaming<BackupResponse> {
+    let mut client = StoreServiceClient::new(channel.clone());
+    client.backup(BackupRequest {}).await.unwrap().into_inner()
+}
+
+async fn next(stream: &mut tonic::Streaming<BackupResponse>) -> Result<u8, Code> {
+    match stream.message().await {
+        Ok(message) => Ok(message.map_or(0, |message| message.piece[0])),
+        Err(status) => Err(status.code()),
+    }
+}
+
+#[tokio::test]
+async fn calls_go_through_as_they_are() {
+    let fixture = Fixture::new().await;
+    let mut client = CloudServiceClient::new(fixture.channel());
+    let mut request = Request::new(GetInstanceRequest {
+        provider_id: "a".into(),
+    });
+    request
+        .metadata_mut()
+        .insert("asked", MetadataValue::from_static("x"));
+    let response = client.get_instance(request).await.unwrap();
+    assert_eq!(response.metadata().get("answered").unwrap(), "x");
+    let status = client
+        .get_instance(GetInstanceRequest {
+            provider_id: "none".into(),
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::NotFound, "no such")
+    );
+    assert_eq!(status.details(), [1, 2, 255]);
+    let more = status.metadata().get_bin("more-bin").unwrap();
+    assert_eq!(more.to_bytes().unwrap(), [0, 9][..]);
+    assert_eq!(fixture.links.seen("client", "GetInstance").unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_stream_goes_through_with_its_end() {
+    let fixture = Fixture::new().await;
+    let mut stream = backup(&fixture.channel()).await;
+    for piece in 1..=50 {
+        fixture.say(piece);
+    }
+    fixture.say(0);
+    for piece in 1..=50 {
+        assert_eq!(next(&mut stream).await, Ok(piece));
+    }
+    assert_eq!(next(&mut stream).await, Err(Code::OutOfRange));
+}
+
+#[tokio::test]
+async fn a_delay_holds_back_what_an_open_stream_brings_and_nothing_else() {
+    let fixture = Fixture::new().await;
+    let channel = fixture.channel();
+    let mut stream = backup(&channel).await;
+    let late = CallFault::delay(Duration::from_secs(3600)).of("Backup");
+    let late = fixture.links.disturb("client", late).unwrap();
+    fixture.say(1);
+    fixture.say(2);
+    // What the server sent before this answer has come before it.
+    ask(&channel, "a").await.unwrap();
+    assert_eq!(next(&mut stream).now_or_never(), None);
+    late.heal();
+    assert_eq!(next(&mut stream).await, Ok(1));
+    assert_eq!(next(&mut stream).await, Ok(2));
+}
+
+#[tokio::test]
+async fn a_delayed_call_reaches_the_server_later() {
+    let fixture = Fixture::new().await;
+    let late = CallFault::delay(Duration::from_secs(3600))
+        .of("GetInstance")
+        .times(1);
+    let late = fixture.links.disturb("client", late).unwrap();
+    let channel = fixture.channel();
+    let mut first = Box::pin(ask(&channel, "first"));
+    // The next one is not delayed.
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("it was not delayed"),
+        second = async {
+            while fixture.links.seen("client", "GetInstance").unwrap() == 0 {
+                tokio::task::yield_now().await;
+            }
+            ask(&channel, "second").await
+        } => assert_eq!(second.unwrap(), "second"),
+    }
+    assert_eq!(fixture.calls(), 1);
+    late.heal();
+    assert_eq!(first.await.unwrap(), "first");
+}
+
+#[tokio::test]
+async fn calls_fail_before_the_server_sees_them_or_after() {
+    let fixture = Fixture::new().await;
+    let channel = fixture.channel();
+    let fail = CallFault::fail(Code::Unavailable)
+        .of("GetInstance")
+        .times(2);
+    let _fail = fixture.links.disturb("client", fail).unwrap();
+    let lose = CallFault::lose_answer(Code::DeadlineExceeded).times(1);
+    let _lose = fixture.links.disturb("client", lose).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let answer = ask(&channel, "a").await;
+        seen.push((answer.map_err(|status| status.code()), fixture.calls()));
+    }
+    let unavailable = || Err(Code::Unavailable);
+    assert_eq!(
+        seen,
+        [
+            (unavailable(), 0),
+            (unavailable(), 0),
+            (Err(Code::DeadlineExceeded), 1),
+            (Ok("a".into()), 2)
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_link_that_is_cut_refuses_and_comes_back() {
+    let fixture = Fixture::new().await;
+    let channel = fixture.channel();
+    let mut stream = backup(&channel).await;
+    let cut = fixture.links.cut("client", Cut::Refused).unwrap();
+    assert!(next(&mut stream).await.is_err());
+    let socket = fixture.links.dir().join("client.sock");
+    while let Ok(stream) = tokio::net::UnixStream::connect(&socket).await {
+        drop(stream);
+        tokio::task::yield_now().await;
+    }
+    assert!(ask(&channel, "a").await.is_err());
+    assert_eq!(fixture.calls(), 1, "the stream alone");
+    cut.heal();
+    let asked = async {
+        loop {
+            match ask(&channel, "a").await {
+                Ok(answer) => return answer,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    };
+    assert_eq!(asked.await, "a");
+}
+
+#[tokio::test]
+async fn a_silent_link_keeps_what_is_under_way_until_it_is_mended() {
+    let fixture = Fixture::new().await;
+    let channel = fixture.channel();
+    let mut stream = backup(&channel).await;
+    let cut = fixture.links.cut("client", Cut::Silent).unwrap();
+    fixture.say(1);
+    let late = fixture.channel();
+    let mut asked = Box::pin(ask(&late, "a"));
+    // Time enough for anything that would pass.
+    for _ in 0..1000 {
+        assert!((&mut asked).now_or_never().is_none());
+        assert!(next(&mut stream).now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fixture.calls(), 1, "the stream alone");
+    cut.heal();
+    assert_eq!(next(&mut stream).await, Ok(1));
+    assert_eq!(asked.await.unwrap(), "a");
+}
+
+#[tokio::test]
+async fn a_server_that_dies_takes_the_connection_along_and_is_found_again() {
+    let mut fixture = Fixture::new().await;
+    let published = fixture.dir.path().join("server.address");
+    let channel = fixture.channel();
+    let mut stream = backup(&channel).await;
+    fixture.server.take().unwrap().kill();
+    assert!(next(&mut stream).await.is_err());
+    assert!(ask(&channel, "a").await.is_err());
+    let server = Running::start(&fixture.backend, &published).await;
+    assert_eq!(ask(&channel, "a").await.unwrap(), "a");
+    server.stop().await;
+    fixture.server = Some(Running::start(&fixture.backend, &published).await);
+    let asked = async {
+        // The connection that the first server has said farewell to may be asked once more.
+        loop {
+            if let Ok(answer) = ask(&channel, "b").await {
+                return answer;
+            }
+        }
+    };
+    assert_eq!(asked.await, "b");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_named() {
+    let fixture = Fixture::new().await;
+    let fault = |method: &str| CallFault::fail(Code::Internal).of(method);
+    let error = |client: &str, method: &str| {
+        let disturbed = fixture.links.disturb(client, fault(method));
+        disturbed.unwrap_err().to_string()
+    };
+    assert_eq!(
+        error("nobody", "GetInstance"),
+        "no link of nobody; there are links of: client"
+    );
+    assert_eq!(
+        error("client", "RunPodSandboxes"),
+        "no service has a method RunPodSandboxes; did you mean RunPodSandbox?"
+    );
+    fixture
+        .links
+        .disturb("client", fault("podplane.core.v1.PodService/BindPod"))
+        .unwrap()
+        .heal();
+}

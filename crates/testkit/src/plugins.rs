@@ -1,0 +1,120 @@
+//! CNI plugins that die between their work and their answer.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use crate::{ClusterError, Result, fault::Fault, recording::Recorder};
+
+/// A directory of CNI plugins that stand before those of another one: `podplane up --cni-bin-dir` is told of it.
+///
+/// Each is a shell script that becomes the plugin of its name. While there is a token for it, the script instead lets the plugin do its work, takes its answer, and kills
+/// itself with SIGKILL before it passes that on. To the runtime the plugin died with its work done, such as an allocation file that was written.
+#[derive(Debug)]
+pub struct Plugins {
+    dir: PathBuf,
+    recorder: Recorder,
+}
+
+impl Plugins {
+    /// Plugins in `dir`, which is made, before those of `real`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Io`] if they cannot be made.
+    pub fn before(real: &Path, dir: impl Into<PathBuf>, recorder: Recorder) -> Result<Self> {
+        let dir = dir.into();
+        let made = || -> io::Result<()> {
+            fs::create_dir_all(&dir)?;
+            for entry in fs::read_dir(real)? {
+                let entry = entry?;
+                let metadata = fs::metadata(entry.path())?;
+                if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
+                    let path = dir.join(entry.file_name());
+                    fs::write(&path, script(&entry.path(), &tokens(&path)))?;
+                    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+                }
+            }
+            Ok(())
+        };
+        made().map_err(ClusterError::io(format!(
+            "make plugins in {} that stand before those of {}",
+            dir.display(),
+            real.display()
+        )))?;
+        Ok(Self { dir, recorder })
+    }
+
+    /// What `podplane up --cni-bin-dir` is told.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Has the next `times` ADDs of a plugin, `host-local`, die between their work and their answer, until the fault is healed or dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Io`] if there is no such plugin.
+    pub fn die_before_answer(&self, plugin: &str, times: u32) -> Result<Fault> {
+        let path = self.dir.join(plugin);
+        let tokens = tokens(&path);
+        let made = || -> io::Result<()> {
+            fs::metadata(&path)?;
+            fs::create_dir_all(&tokens)?;
+            (0..times).try_for_each(|number| fs::write(tokens.join(number.to_string()), ""))
+        };
+        made().map_err(ClusterError::io(format!(
+            "arm the plugin {}",
+            path.display()
+        )))?;
+        let what = format!("the next {times} ADDs of {plugin} die before they answer");
+        let undo = move || _ = fs::remove_dir_all(tokens);
+        Ok(Fault::new(what, self.recorder.clone(), undo))
+    }
+
+    /// How many of them have died.
+    #[must_use]
+    pub fn left(&self, plugin: &str) -> usize {
+        let tokens = fs::read_dir(tokens(&self.dir.join(plugin)));
+        tokens.map_or(0, |tokens| tokens.count())
+    }
+}
+
+fn tokens(plugin: &Path) -> PathBuf {
+    plugin.with_extension("tokens")
+}
+
+fn script(plugin: &Path, tokens: &Path) -> Vec<u8> {
+    let mut script = OsString::from("#!/bin/sh\nplugin=");
+    script.push(quoted(plugin));
+    script.push("\ntokens=");
+    script.push(quoted(tokens));
+    script.push(
+        r#"
+if [ "$CNI_COMMAND" = ADD ] && [ -d "$tokens" ]; then
+    for token in "$tokens"/*; do
+        # Whoever removes it has it.
+        if rm "$token" 2>/dev/null; then
+            answer=$("$plugin")
+            kill -KILL $$
+        fi
+    done
+fi
+exec "$plugin"
+"#,
+    );
+    script.as_bytes().to_vec()
+}
+
+/// As the shell reads it back.
+fn quoted(path: &Path) -> OsString {
+    let mut quoted = OsString::from("'");
+    let text = path.to_string_lossy().replace('\'', r"'\''");
+    quoted.push(text);
+    quoted.push("'");
+    quoted
+}

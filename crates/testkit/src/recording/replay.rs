@@ -1,0 +1,486 @@
+//! Reading a recording, step by step.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::File,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Change, Entry, FILE, What};
+use crate::{ClusterError, Result};
+
+/// A recording that was read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Recording {
+    /// In order. What came before the first has the number 0.
+    pub steps: Vec<Step>,
+    /// Lines that are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<Damage>,
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.problem)
+    }
+}
+
+/// A step of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Step {
+    /// Its number; 0 for what came before the first.
+    pub number: u64,
+    /// What it is called.
+    pub name: String,
+    /// `ok` or `failed`; absent if the run ended in it.
+    pub outcome: Option<String>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Seconds since the beginning of the run.
+    pub begun: f64,
+    /// When the last thing happened in it.
+    pub ended: f64,
+    /// What became of objects in it.
+    pub changes: Vec<FieldChange>,
+    /// What happened, but for steps.
+    pub entries: Vec<Entry>,
+}
+
+/// A field that changed in a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FieldChange {
+    /// `pod/default/web-0`
+    pub object: String,
+    /// `podIP`
+    pub field: &'static str,
+    /// What it was before the step, then each value that it had.
+    pub values: Vec<String>,
+}
+
+/// Which part of a recording is wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Only this step.
+    pub step: Option<u64>,
+    /// Only what is about this pod: `web-0`, or `default/web-0`.
+    pub pod: Option<String>,
+    /// Only these kinds of [`What::KINDS`]; none: all but requests that went well.
+    pub kinds: Vec<String>,
+}
+
+/// Reads a recording: the file, or the one in a directory.
+///
+/// # Errors
+///
+/// [`ClusterError::Io`] if there is none. What is damaged in it is no error; see [`Recording::damage`].
+pub fn read(path: &Path) -> Result<Recording> {
+    let path: PathBuf = if path.is_dir() {
+        path.join(FILE)
+    } else {
+        path.into()
+    };
+    let failed = || format!("read the recording {}", path.display());
+    let file = File::open(&path).map_err(ClusterError::io(failed()))?;
+    let mut recording = Recording::default();
+    let mut fields = Fields::default();
+    let mut reader = BufReader::new(file);
+    let mut text = Vec::new();
+    for line in 1.. {
+        text.clear();
+        let length = reader
+            .read_until(b'\n', &mut text)
+            .map_err(ClusterError::io(failed()))?;
+        if length == 0 {
+            break;
+        }
+        match serde_json::from_slice::<Entry>(&text) {
+            Ok(entry) => recording.add(entry, &mut fields),
+            Err(error) => {
+                let problem = if text.last() == Some(&b'\n') {
+                    format!("it is no entry of a recording: {error}")
+                } else {
+                    "it is not whole: the recording was cut off there".into()
+                };
+                recording.damage.push(Damage { line, problem });
+            }
+        }
+    }
+    Ok(recording)
+}
+
+impl Recording {
+    fn add(&mut self, entry: Entry, fields: &mut Fields) {
+        let is_new = self
+            .steps
+            .last()
+            .is_none_or(|step| step.number != entry.step);
+        if is_new {
+            self.steps.push(Step {
+                number: entry.step,
+                begun: entry.at,
+                ..Step::default()
+            });
+        }
+        let Some(step) = self.steps.last_mut() else {
+            return;
+        };
+        step.ended = entry.at;
+        match entry.what {
+            What::Step {
+                name,
+                outcome,
+                message,
+            } => {
+                step.name = name;
+                step.outcome = outcome;
+                step.message = message;
+            }
+            what => {
+                if let What::Object { change, object } = &what {
+                    fields.apply(&mut step.changes, *change, object);
+                }
+                step.entries.push(Entry { what, ..entry });
+            }
+        }
+    }
+
+    /// The part of it that is wanted.
+    #[must_use]
+    pub fn filtered(mut self, filter: &Filter) -> Self {
+        let Filter { step, pod, kinds } = filter;
+        self.steps
+            .retain(|each| step.is_none_or(|number| each.number == number));
+        for each in &mut self.steps {
+            each.entries.retain(|entry| {
+                let is_kind = if kinds.is_empty() {
+                    !is_quiet(&entry.what)
+                } else {
+                    kinds.iter().any(|kind| kind == entry.what.kind())
+                };
+                is_kind && pod.as_deref().is_none_or(|pod| is_about(&entry.what, pod))
+            });
+            each.changes
+                .retain(|change| pod.as_deref().is_none_or(|pod| is_pod(&change.object, pod)));
+        }
+        self
+    }
+}
+
+/// Whether nobody misses it who does not ask for it: requests that went well, and objects, whose changes are shown by field.
+fn is_quiet(what: &What) -> bool {
+    match what {
+        What::Request { code, fault, .. } => code.as_deref() == Some("Ok") && fault.is_none(),
+        What::Object { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether `pod/default/web-0` is the one that is called `web-0` or `default/web-0`.
+fn is_pod(object: &str, pod: &str) -> bool {
+    object.strip_prefix("pod/").is_some_and(|name| {
+        name == pod || name.split_once('/').is_some_and(|(_, name)| name == pod)
+    })
+}
+
+fn is_about(what: &What, pod: &str) -> bool {
+    match what {
+        What::Event { about, .. } | What::Decision { about, .. } => is_pod(about, pod),
+        What::Object { object, .. } => is_pod(&name_of(object), pod),
+        What::Request { message, .. } => message
+            .as_ref()
+            .is_some_and(|message| mentions(message, pod)),
+        // What was wrong matters to every pod.
+        What::Fault { .. } | What::Step { .. } => true,
+        What::Violation { violation: text } | What::Log { message: text } => {
+            text.contains(pod.rsplit('/').next().unwrap_or(pod))
+        }
+    }
+}
+
+/// Whether a request has the pod's name, and its namespace if that is given, in one place.
+fn mentions(message: &Value, pod: &str) -> bool {
+    let (namespace, name) = match pod.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, pod),
+    };
+    match message {
+        Value::Object(fields) => {
+            let is_here = fields.get("name").and_then(Value::as_str) == Some(name)
+                && namespace.is_none_or(|wanted| {
+                    let given = fields.get("namespace").and_then(Value::as_str);
+                    given.unwrap_or("default") == wanted
+                });
+            is_here || fields.values().any(|value| mentions(value, pod))
+        }
+        Value::Array(items) => items.iter().any(|item| mentions(item, pod)),
+        _ => false,
+    }
+}
+
+/// `pod/default/web-0`, `node/node-0`
+fn name_of(object: &Value) -> String {
+    let kind = object["kind"].as_str().unwrap_or("object");
+    let metadata = &object["metadata"];
+    let parts = [&metadata["namespace"], &metadata["name"]];
+    let parts = parts.into_iter().filter_map(Value::as_str);
+    let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+    format!("{}/{}", kind.to_ascii_lowercase(), parts.join("/"))
+}
+
+/// The fields that tell a story, as they are by now.
+#[derive(Debug, Default)]
+struct Fields(BTreeMap<String, BTreeMap<&'static str, String>>);
+
+/// What stands for a field that is not there.
+const NONE: &str = "none";
+
+impl Fields {
+    fn apply(&mut self, changes: &mut Vec<FieldChange>, change: Change, object: &Value) {
+        let name = name_of(object);
+        let now = match change {
+            Change::Deleted => BTreeMap::new(),
+            Change::Added | Change::Modified => fields(object),
+        };
+        let before = self.0.insert(name.clone(), now.clone()).unwrap_or_default();
+        let mut named: Vec<_> = before.keys().chain(now.keys()).copied().collect();
+        named.sort_unstable();
+        named.dedup();
+        for field in named {
+            let value = |of: &BTreeMap<&'static str, String>| {
+                of.get(field).cloned().unwrap_or_else(|| NONE.into())
+            };
+            let (was, is) = (value(&before), value(&now));
+            if was == is {
+                continue;
+            }
+            let known = changes
+                .iter_mut()
+                .find(|known| known.object == name && known.field == field);
+            match known {
+                Some(known) => known.values.push(is),
+                None => changes.push(FieldChange {
+                    object: name.clone(),
+                    field,
+                    values: vec![was, is],
+                }),
+            }
+        }
+    }
+}
+
+fn fields(object: &Value) -> BTreeMap<&'static str, String> {
+    let text = |value: &Value| match value {
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(true) => Some("true".into()),
+        _ => None,
+    };
+    let list = |value: &Value, each: fn(&Value) -> Option<&str>| {
+        let items: Vec<_> = value.as_array()?.iter().filter_map(each).collect();
+        (!items.is_empty()).then(|| items.join(", "))
+    };
+    let condition = |type_: &str| {
+        let conditions = object["status"]["conditions"].as_array()?;
+        let found = conditions.iter().find(|each| each["type"] == type_)?;
+        let (status, reason) = (found["status"].as_str()?, found["reason"].as_str());
+        Some(match (status, reason) {
+            ("True", _) | (_, None) => status.to_owned(),
+            (_, Some(reason)) => format!("{status} ({reason})"),
+        })
+    };
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let of_kind: Vec<(&'static str, Option<String>)> = match object["kind"].as_str() {
+        Some("Node") => vec![
+            ("podCIDRs", list(&spec["podCIDRs"], Value::as_str)),
+            ("Ready", condition("Ready")),
+            ("unschedulable", text(&spec["unschedulable"])),
+            (
+                "free pod IPs",
+                text(&status["allocatable"]["podplane.io/pod-ips"]),
+            ),
+        ],
+        Some("Pod") => vec![
+            ("node", text(&spec["nodeName"])),
+            ("phase", text(&status["phase"])),
+            ("reason", text(&status["reason"])),
+            ("podIPs", list(&status["podIPs"], |ip| ip["ip"].as_str())),
+            ("PodScheduled", condition("PodScheduled")),
+        ],
+        Some("Deployment" | "ReplicaSet") => vec![
+            ("replicas wanted", text(&spec["replicas"])),
+            ("replicas", text(&status["replicas"])),
+            ("replicas ready", text(&status["readyReplicas"])),
+        ],
+        _ => Vec::new(),
+    };
+    let common = [
+        ("uid", text(&object["metadata"]["uid"])),
+        (
+            "being deleted since",
+            text(&object["metadata"]["deletionTimestamp"]),
+        ),
+    ];
+    let all = of_kind.into_iter().chain(common);
+    all.filter_map(|(field, value)| Some((field, value?)))
+        .collect()
+}
+
+impl fmt::Display for Step {
+    /// The step for people: what happened in it, then what became of objects.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            number,
+            name,
+            outcome,
+            message,
+            begun,
+            ended,
+            changes,
+            entries,
+        } = self;
+        match number {
+            0 if name.is_empty() => f.write_str("before the first step")?,
+            _ => write!(f, "step {number}: {name}")?,
+        }
+        writeln!(
+            f,
+            "  [{begun:.3} s to {ended:.3} s, {}]",
+            outcome.as_deref().unwrap_or("not ended")
+        )?;
+        if let Some(message) = message {
+            for line in message.lines() {
+                writeln!(f, "  {line}")?;
+            }
+        }
+        for Entry { at, what, .. } in entries {
+            writeln!(f, "  {:>+9.3}  {:<9}  {what}", at - begun, what.kind())?;
+        }
+        if !changes.is_empty() {
+            writeln!(f, "  changed:")?;
+        }
+        let mut shown = "";
+        for FieldChange {
+            object,
+            field,
+            values,
+        } in changes
+        {
+            // UIDs tell that an object is another one, no more.
+            let values: Vec<_> = values
+                .iter()
+                .map(|value| match *field {
+                    "uid" => value.split('-').next().unwrap_or_default(),
+                    _ => value.as_str(),
+                })
+                .collect();
+            let name = if object == shown { "" } else { object };
+            writeln!(f, "    {name:<28} {field}: {}", values.join(" → "))?;
+            shown = object;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step { name, outcome, .. } => {
+                write!(f, "{name} {}", outcome.as_deref().unwrap_or("begins"))
+            }
+            Self::Request {
+                from,
+                method,
+                message,
+                code,
+                fault,
+                milliseconds,
+                messages,
+            } => {
+                let method = method.rsplit('/').next().unwrap_or(method);
+                write!(f, "{from}: {method}")?;
+                if let Some(about) = message.as_ref().and_then(subject) {
+                    write!(f, " {about}")?;
+                }
+                let code = code.as_deref().unwrap_or("no answer");
+                write!(f, ": {code} after {milliseconds:.1} ms")?;
+                if let Some(messages) = messages {
+                    write!(f, ", {messages} messages")?;
+                }
+                match fault {
+                    Some(fault) => write!(f, " (on purpose: {fault})"),
+                    None => Ok(()),
+                }
+            }
+            Self::Object { change, object } => {
+                let change = match change {
+                    Change::Added => "added",
+                    Change::Modified => "modified",
+                    Change::Deleted => "deleted",
+                };
+                write!(f, "{} {change}", name_of(object))?;
+                let revision = object["metadata"]["resourceVersion"].as_str();
+                revision.map_or(Ok(()), |revision| write!(f, " at revision {revision}"))
+            }
+            Self::Event {
+                about,
+                reason,
+                message,
+                by,
+                count,
+                ..
+            } => {
+                write!(f, "{about} {reason}: {message} (by {by}")?;
+                match count {
+                    ..=1 => f.write_str(")"),
+                    _ => write!(f, ", {count} times)"),
+                }
+            }
+            Self::Decision {
+                by,
+                about,
+                decision,
+            } => write!(f, "{by}: {about} {decision}"),
+            Self::Fault { fault, active } => {
+                write!(
+                    f,
+                    "{}: {fault}",
+                    if *active { "begins" } else { "is healed" }
+                )
+            }
+            Self::Violation { violation } => f.write_str(violation),
+            Self::Log { message } => f.write_str(message),
+        }
+    }
+}
+
+/// The object that a request is about, where it says so.
+fn subject(message: &Value) -> Option<String> {
+    let metadata = message.as_object()?.values().find_map(|field| {
+        field
+            .get("metadata")
+            .filter(|metadata| metadata.is_object())
+    });
+    let of = metadata.unwrap_or(message);
+    let name = of["name"].as_str().filter(|name| !name.is_empty())?;
+    Some(
+        match of["namespace"].as_str().filter(|text| !text.is_empty()) {
+            Some(namespace) => format!("{namespace}/{name}"),
+            None => name.to_owned(),
+        },
+    )
+}

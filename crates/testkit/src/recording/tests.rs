@@ -1,0 +1,158 @@
+use serde_json::json;
+
+use super::{replay::Filter, *};
+
+fn pod(phase: &str, node: Option<&str>, ip: Option<&str>) -> Value {
+    json!({
+        "kind": "Pod",
+        "metadata": {"namespace": "default", "name": "web-0", "uid": "aaaaaaaa-1"},
+        "spec": {"nodeName": node},
+        "status": {"phase": phase, "podIPs": ip.map(|ip| vec![json!({"ip": ip})])},
+    })
+}
+
+fn object(change: Change, object: Value) -> What {
+    What::Object { change, object }
+}
+
+fn call(client: &str, method: &str, message: Value) -> Call {
+    Call {
+        client: client.into(),
+        method: method.into(),
+        message: Some(message),
+        code: Some(Code::Ok),
+        ..Call::default()
+    }
+}
+
+/// A run of two steps, and the directory it is in.
+fn recorded() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(dir.path()).unwrap();
+    recorder.step(1, "a pod");
+    recorder.write(object(Change::Added, pod("Pending", None, None)));
+    recorder.call(&call(
+        "scheduler",
+        "podplane.core.v1.PodService/BindPod",
+        json!({"namespace": "default", "name": "web-0", "nodeName": "node-1"}),
+    ));
+    recorder.write(object(
+        Change::Modified,
+        pod("Pending", Some("node-1"), None),
+    ));
+    let running = pod("Running", Some("node-1"), Some("10.0.0.2"));
+    recorder.write(object(Change::Modified, running.clone()));
+    recorder.step_ended("a pod", Ok(()));
+    recorder.step(2, "it goes");
+    recorder.fault("kubelet-node-1 is cut off", true);
+    recorder.write(object(Change::Deleted, running));
+    recorder.step_ended("it goes", Err("it came back"));
+    dir
+}
+
+#[test]
+fn a_recording_is_read_step_by_step() {
+    let dir = recorded();
+    let recording = replay::read(dir.path()).unwrap();
+    assert_eq!(recording.damage, []);
+    let shown: Vec<_> = recording
+        .clone()
+        .filtered(&Filter::default())
+        .steps
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(shown.len(), 2);
+    for line in [
+        "step 1: a pod",
+        "decision   scheduler: pod/default/web-0 is bound to node node-1",
+        "pod/default/web-0            phase: none → Pending → Running",
+        "node: none → node-1",
+        "podIPs: none → 10.0.0.2",
+    ] {
+        assert!(shown[0].contains(line), "{line} in\n{}", shown[0]);
+    }
+    for line in [
+        "failed]\n  it came back\n",
+        "fault      begins: kubelet-node-1 is cut off",
+        "phase: Running → none",
+    ] {
+        assert!(shown[1].contains(line), "{line} in\n{}", shown[1]);
+    }
+    let only = Filter {
+        step: Some(1),
+        pod: Some("default/web-0".into()),
+        kinds: vec!["request".into()],
+    };
+    let only = recording.clone().filtered(&only);
+    assert_eq!(only.steps.len(), 1);
+    assert_eq!(only.steps[0].entries.len(), 1);
+    let other = Filter {
+        pod: Some("web-1".into()),
+        ..Filter::default()
+    };
+    let other = recording.filtered(&other);
+    assert!(other.steps[0].entries.is_empty() && other.steps[0].changes.is_empty());
+}
+
+#[test]
+fn what_is_whole_of_a_damaged_recording_is_shown() {
+    let dir = recorded();
+    let path = dir.path().join(FILE);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut lines: Vec<_> = text.lines().collect();
+    lines[1] = "{}";
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    let recording = replay::read(&path).unwrap();
+    // A last line without its end is one if it is whole.
+    let damage: Vec<_> = recording.damage.iter().map(ToString::to_string).collect();
+    assert_eq!(damage.len(), 1);
+    assert!(damage[0].starts_with("line 2: it is no entry of a recording: "));
+    std::fs::write(&path, &text[..text.len() - 3]).unwrap();
+    let recording = replay::read(&path).unwrap();
+    let damage: Vec<_> = recording.damage.iter().map(ToString::to_string).collect();
+    let last = text.lines().count();
+    assert_eq!(
+        damage,
+        [format!(
+            "line {last}: it is not whole: the recording was cut off there"
+        )]
+    );
+    assert_eq!(recording.steps.len(), 2);
+    assert!(replay::read(&dir.path().join("none")).is_err());
+}
+
+#[test]
+fn its_size_is_bounded_and_what_is_left_out_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::with_limit(dir.path(), 2000).unwrap();
+    for _ in 0..100 {
+        recorder.log("x".repeat(100));
+    }
+    recorder.step(1, "after all that");
+    drop(recorder);
+    let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+    assert!(text.len() < 3000, "{}", text.len());
+    assert!(text.contains("after all that"));
+    let left_out = 100 - text.matches("xxx\\\"}").count() - text.matches("xxx\"}").count();
+    let want = format!(r#"left out are {{\"log\":{left_out}}}"#);
+    assert!(text.contains(&want), "{want} in {text}");
+}
+
+#[test]
+fn secrets_and_copies_are_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(dir.path()).unwrap();
+    let env = json!([{"name": "TOKEN", "value": "s3cret"}]);
+    let pod = json!({
+        "metadata": {"name": "a", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "s3cret"}},
+        "spec": {"containers": [{"env": env}]},
+    });
+    recorder.call(&call("kubectl", "x/CreatePod", json!({"pod": pod})));
+    recorder.write(object(Change::Added, pod));
+    let long = json!({"name": "a", "x": "y".repeat(LONGEST_MESSAGE)});
+    recorder.call(&call("kubectl", "x/Long", long));
+    let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+    assert!(!text.contains("s3cret") && text.contains("TOKEN"), "{text}");
+    assert!(text.contains(r#"{"omitted":"16403 bytes"}"#), "{text}");
+}

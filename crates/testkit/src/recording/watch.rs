@@ -1,0 +1,85 @@
+//! Recording objects as they change.
+
+use podplane_api::{
+    Object,
+    apps::{Deployment, ReplicaSet},
+    core::{Event, Node, Pod},
+};
+use podplane_client::{self as client, Cache, Client, ListParams, reflector};
+
+use super::{Change, Recorder, What};
+
+/// Records nodes, pods, Deployments, ReplicaSets and events as they change, for as long as it is polled. Leases change all the time and say little.
+pub async fn watch(client: Client, recorder: Recorder) {
+    let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
+    let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
+    let (deployments, deployments_driver) =
+        reflector(client.all::<Deployment>(), ListParams::default());
+    let (sets, sets_driver) = reflector(client.all::<ReplicaSet>(), ListParams::default());
+    let (events, events_driver) = reflector(client.all::<Event>(), ListParams::default());
+    tokio::join!(
+        nodes_driver,
+        pods_driver,
+        deployments_driver,
+        sets_driver,
+        events_driver,
+        objects(&nodes, &recorder),
+        objects(&pods, &recorder),
+        objects(&deployments, &recorder),
+        objects(&sets, &recorder),
+        told(&events, &recorder),
+    );
+}
+
+async fn objects<K: Object>(cache: &Cache<K>, recorder: &Recorder) {
+    let mut changes = cache.subscribe();
+    loop {
+        let (change, object) = match changes.next().await {
+            client::Change::Applied { old: None, new } => (Change::Added, new),
+            client::Change::Applied { old: Some(_), new } => (Change::Modified, new),
+            client::Change::Deleted(last) => (Change::Deleted, last),
+        };
+        if let Ok(object) = object.to_json() {
+            recorder.write(What::Object { change, object });
+        }
+    }
+}
+
+async fn told(cache: &Cache<Event>, recorder: &Recorder) {
+    let mut changes = cache.subscribe();
+    loop {
+        let client::Change::Applied { new: event, .. } = changes.next().await else {
+            continue;
+        };
+        let of = &event.involved_object;
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        let parts = [
+            part(&of.kind).to_ascii_lowercase(),
+            part(&of.namespace),
+            part(&of.name),
+        ];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        let about = parts.collect::<Vec<_>>().join("/");
+        let (reason, message) = (part(&event.reason), part(&event.message));
+        let by = event
+            .source
+            .as_ref()
+            .and_then(|source| source.component.clone())
+            .or_else(|| event.reporting_component.clone());
+        if reason == "FailedScheduling" {
+            recorder.write(What::Decision {
+                by: "scheduler".into(),
+                about: about.clone(),
+                decision: format!("waits: {message}"),
+            });
+        }
+        recorder.write(What::Event {
+            about,
+            type_: part(&event.type_),
+            reason,
+            message,
+            by: by.unwrap_or_default(),
+            count: event.count.unwrap_or(1).into(),
+        });
+    }
+}
