@@ -48,6 +48,9 @@ pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
         draining: ranges_of_their_own(&nodes)?,
         ..World::default()
     };
+    world
+        .draining
+        .extend(of_nodes_that_are_gone(client, &nodes).await?);
     for (node, dir) in node_dirs(data_dir)? {
         world
             .allocations
@@ -73,6 +76,22 @@ fn ranges_of_their_own(nodes: &[Node]) -> Result<Vec<DrainingBlock>> {
         }
     }
     Ok(found)
+}
+
+/// Blocks of nodes that are no more, which pods may have addresses of until they are collected.
+async fn of_nodes_that_are_gone(client: &Client, nodes: &[Node]) -> Result<Vec<DrainingBlock>> {
+    let there: BTreeSet<_> = nodes.iter().map(|node| node.uid()).collect();
+    let records = client.blocks().list().await?.blocks;
+    let gone = records
+        .into_iter()
+        .filter(|record| !record.node_uid.is_empty() && !there.contains(&*record.node_uid));
+    gone.map(|record| {
+        Ok(DrainingBlock {
+            block: parse("the block of a record", &record.cidr)?,
+            node: record.node_name,
+        })
+    })
+    .collect()
 }
 
 /// By the flags that the cluster runs with.
