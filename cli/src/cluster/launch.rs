@@ -27,7 +27,7 @@ use super::{
     data_dir::{DataDir, Running},
     progress::Progress,
     settings::Settings,
-    supervisor::{Message, Order},
+    supervisor::{AtEof, Message, Order},
 };
 
 /// How long all services together may take to end: each has 7 s, and nodes with many pods have work to do.
@@ -58,7 +58,7 @@ pub(crate) enum Lifetime {
     /// Until `down`.
     Detached,
     /// Until `down`, or the end of standard input.
-    UntilEof,
+    UntilEof { purge: bool },
     /// As long as its parent.
     Attached,
 }
@@ -78,7 +78,10 @@ pub(crate) fn launch(
         links,
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         detach: lifetime != Lifetime::Attached,
-        until_eof: lifetime == Lifetime::UntilEof,
+        until_eof: match lifetime {
+            Lifetime::UntilEof { purge } => Some(AtEof { purge }),
+            Lifetime::Attached | Lifetime::Detached => None,
+        },
     };
     let log_path = dir.log("supervisor");
     let log = File::options().append(true).create(true).open(&log_path);
@@ -88,7 +91,7 @@ pub(crate) fn launch(
         .arg("--supervise")
         .arg(serde_json::to_string(&order).context("encode the order")?)
         .stdin(match lifetime {
-            Lifetime::UntilEof => Stdio::inherit(),
+            Lifetime::UntilEof { .. } => Stdio::inherit(),
             Lifetime::Attached | Lifetime::Detached => Stdio::null(),
         })
         .stdout(Stdio::piped())

@@ -13,6 +13,7 @@ pub(crate) mod fabric;
 mod instance;
 pub(crate) mod kubeconfig;
 pub(crate) mod launch;
+mod lifeline;
 pub(crate) mod lone_node;
 mod mode;
 pub(crate) mod namespaces;

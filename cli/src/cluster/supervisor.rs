@@ -6,7 +6,6 @@
 use std::{
     fs::TryLockError,
     io::{self, Write as _},
-    os::fd::AsFd as _,
     path::PathBuf,
     pin::pin,
     process::ExitCode,
@@ -28,13 +27,14 @@ use rustix::{
     process::{Signal, getppid, set_parent_process_death_signal, setsid},
 };
 use serde::{Deserialize, Serialize};
-use tokio::{io::AsyncReadExt as _, net::unix::pipe, sync::mpsc};
+use tokio::{net::unix::pipe, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     control::{Command, Control},
     data_dir::{DataDir, Record, Running},
     instance::Cluster,
+    lifeline,
     mode::Mode,
     settings::Settings,
 };
@@ -56,7 +56,14 @@ pub(crate) struct Order {
     pub(crate) parent: i32,
     pub(crate) detach: bool,
     /// Whether to end with standard input.
-    pub(crate) until_eof: bool,
+    pub(crate) until_eof: Option<AtEof>,
+}
+
+/// What the end of standard input means besides.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct AtEof {
+    /// The data directory goes too.
+    pub(crate) purge: bool,
 }
 
 /// A line on standard output.
@@ -141,10 +148,12 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         let members = wait_for_remains(&dir).await?;
         let cluster = Cluster::new(dir.clone(), record, mode, links)?;
         dir.write_running(&running)?;
-        let lifeline = until_eof.then(lifeline).transpose()?;
+        let lifeline = until_eof.map(|_| lifeline::open()).transpose()?;
         let ended = live(cluster, &dir, &gone, detach, lifeline).await;
+        let is_over = until_eof.is_some_and(|at_eof| at_eof.purge) && lifeline::is_cut();
+        let purged = if is_over { dir.purge() } else { Ok(()) };
         drop(members);
-        ended
+        ended.and(purged)
     })
 }
 
@@ -184,7 +193,7 @@ async fn live(
     detach: bool,
     lifeline: Option<pipe::Receiver>,
 ) -> anyhow::Result<()> {
-    let mut cut = pin!(cut(lifeline));
+    let mut cut = pin!(lifeline::cut(lifeline));
     let mut signal = pin!(shutdown::requested());
     // Starting keeps all that it has made in `cluster`, which `stop` takes down however far it came.
     let started = tokio::select! {
@@ -263,24 +272,6 @@ async fn live(
     _ = tokio::time::timeout(FAREWELL, serving).await;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Standard input, which must be a pipe.
-fn lifeline() -> anyhow::Result<pipe::Receiver> {
-    let input = io::stdin().as_fd().try_clone_to_owned();
-    input
-        .and_then(pipe::Receiver::from_owned_fd)
-        .context("use standard input for --until-eof")
-}
-
-/// Waits until a pipe has no writer any more; for ever if there is none.
-async fn cut(lifeline: Option<pipe::Receiver>) {
-    let Some(mut lifeline) = lifeline else {
-        return std::future::pending().await;
-    };
-    // What is written to it means nothing.
-    let mut buffer = [0; 64];
-    while lifeline.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
 }
 
 async fn execute(cluster: &mut Cluster, command: Command) {

@@ -68,6 +68,10 @@ pub(crate) struct Args {
     #[arg(long)]
     until_eof: bool,
 
+    /// With --until-eof: remove the data directory too at that end
+    #[arg(long, requires = "until_eof")]
+    purge: bool,
+
     /// Be the supervisor that `up` starts
     #[arg(long, hide = true, value_name = "ORDER")]
     supervise: Option<String>,
@@ -111,7 +115,7 @@ async fn up(
     manifests: &[Manifest],
 ) -> anyhow::Result<ExitCode> {
     let lifetime = match (args.detach || args.wait, args.until_eof) {
-        (_, true) => Lifetime::UntilEof,
+        (_, true) => Lifetime::UntilEof { purge: args.purge },
         (true, false) => Lifetime::Detached,
         (false, false) => Lifetime::Attached,
     };

@@ -297,7 +297,7 @@ impl ClusterBuilder {
                 .map_err(ClusterError::io("make a data directory"))?,
         };
         let wiring = self.wanted.wire(dir.path(), &self.args)?;
-        let lifeline = self.up(&program, dir.path(), &wiring).await?;
+        let lifeline = self.up(&program, &dir, &wiring).await?;
         Cluster::new(program, dir, lifeline, wiring, self.keep)
     }
 
@@ -305,9 +305,10 @@ impl ClusterBuilder {
     pub(crate) async fn up(
         &self,
         program: &Program,
-        data_dir: &Path,
+        dir: &Dir,
         wiring: &Wiring,
     ) -> Result<Option<PipeWriter>> {
+        let data_dir = dir.path();
         let mut command = program.command(["up", "--detach", "--data-dir"]);
         command.arg(data_dir);
         command.args(["--network", self.network.as_str()]);
@@ -325,6 +326,9 @@ impl ClusterBuilder {
             // The cluster ends when the last writer is gone, which is this process, however it ends.
             let (reader, writer) = std::io::pipe().map_err(ClusterError::io("make a pipe"))?;
             command.arg("--until-eof").stdin(reader);
+            if matches!(dir, Dir::Temporary(_)) {
+                command.arg("--purge");
+            }
             lifeline = Some(writer);
         }
         let shown = line(&command);

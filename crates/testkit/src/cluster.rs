@@ -80,9 +80,10 @@ impl Cluster {
     ///
     /// As [`ClusterBuilder::start`].
     pub async fn start_again(&mut self, flags: &ClusterBuilder) -> Result<()> {
-        self.lifeline = flags
-            .up(&self.program, self.data_dir(), &self.wiring)
-            .await?;
+        let Some(dir) = &self.dir else {
+            return Ok(());
+        };
+        self.lifeline = flags.up(&self.program, dir, &self.wiring).await?;
         self.server = server(self.data_dir())?;
         self.client = Client::connect(&self.server.parse()?)?;
         self.wiring.watch(self.client.clone());

@@ -1,6 +1,6 @@
 //! What can go wrong with a cluster under test.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{error::Error as _, fmt, io, path::PathBuf, time::Duration};
 
 use podplane_client::{ApiError, endpoint::EndpointError};
 use podplane_ipam::audit::Violation;
@@ -10,8 +10,9 @@ use crate::Finished;
 /// A result of this crate.
 pub type Result<T, E = ClusterError> = std::result::Result<T, E>;
 
-/// What can go wrong with a cluster under test.
-#[derive(Debug, thiserror::Error)]
+/// What can go wrong with a cluster under test. Its `Debug`, which a test that returns it prints, is for people too: the message, and what
+/// caused it.
+#[derive(thiserror::Error)]
 pub enum ClusterError {
     /// The program is nowhere.
     #[error(
@@ -103,6 +104,18 @@ pub enum ClusterError {
     /// An address that is none.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+}
+
+impl fmt::Debug for ClusterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
 }
 
 impl ClusterError {

@@ -1,10 +1,10 @@
-//! A cluster of real processes for a test: started on random ports and in a temporary directory, looked at, disturbed, and taken down.
+#![doc = include_str!("../README.md")]
 //!
-//! [`Cluster::builder`] starts one; on it are a typed [`Client`](podplane_client::Client), the path of a kubeconfig, the processes with
-//! their logs, and [`Cluster::check`], which asks the invariant checker about all that can be seen. Dropping a cluster takes it down, after
-//! a panic too, and it ends by itself if the test's process is killed. Tests wait on state with a deadline ([`eventually`]), never on time.
+//! ## Where to begin
 //!
-//! Nothing here decides anything about a cluster: `podplane up` starts it, and every change goes through the interfaces that users have.
+//! [`Cluster::builder`] starts one. [`Cluster::check`] asks the invariant checker about all that can be seen ([`world`]); [`eventually`] waits
+//! on state. Nothing here decides anything about a cluster: `podplane up` starts it, and every change goes through the interfaces that users
+//! have.
 
 #![warn(missing_docs)]
 
