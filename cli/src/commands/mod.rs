@@ -24,6 +24,7 @@ pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod test;
 pub(crate) mod up;
 pub(crate) mod wait;
 

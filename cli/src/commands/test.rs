@@ -1,0 +1,169 @@
+//! `test`: runs scenarios, each in a cluster of its own.
+
+use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::{Arg, CommandFactory as _};
+use podplane_scenario::{Case, Catalog, Options, Verdict};
+use podplane_telemetry::shutdown;
+use tokio::runtime;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Cli, output,
+    report::{Unusable, UsageError},
+};
+
+/// The services that have flags.
+const SERVICES: [&str; 6] = [
+    "apiserver",
+    "ipam-controller",
+    "controller-manager",
+    "scheduler",
+    "kubelet",
+    "cri",
+];
+
+/// The exit code for what cannot be run.
+const UNUSABLE: u8 = 2;
+
+/// As a shell reports a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+/// Run scenarios: YAML files that say what is done to a cluster and what must hold
+///
+/// Each runs in a cluster of its own, which is taken down at the end. The logs of a run that failed are kept, and it says where. Exits with 0 if all
+/// passed, with 1 if a scenario failed, and with 2 if a file is wrong or something could not be run.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane test exhaustion.yaml\n  podplane test scenarios/ -j 4 --junit report.xml\n  podplane test flaky.yaml --repeat 20\n  podplane test --schema > scenario.schema.json"
+)]
+pub(crate) struct Args {
+    /// Scenarios, or directories of them
+    #[arg(value_name = "FILE|DIR", required_unless_present = "schema")]
+    paths: Vec<PathBuf>,
+
+    /// Write a JUnit report
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+
+    /// Leave the clusters running, with all their files
+    #[arg(long)]
+    keep: bool,
+
+    /// What is random follows from this number: the choice of a victim, delays. Default: one that is printed
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Run each so often, with another seed each time
+    #[arg(long, value_name = "N", default_value = "1")]
+    repeat: NonZeroUsize,
+
+    /// How many run at once. Default: as many as there are processors
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+
+    /// Keep the logs of every run in this directory, also of those that passed
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+
+    /// Only those whose name has this in it
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+
+    /// List what would be run, and run nothing
+    #[arg(long)]
+    list: bool,
+
+    /// Print the JSON schema of scenarios, for editors
+    #[arg(long, conflicts_with = "paths")]
+    schema: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.schema {
+        output::json(&podplane_scenario::format::schema())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let cases = match podplane_scenario::load(&args.paths, &catalog()) {
+        Ok(cases) => only(cases, args.only.as_deref())?,
+        Err(problems) => {
+            // As compilers print them, so that editors find the place.
+            for problem in problems {
+                anstream::eprintln!("{problem}");
+            }
+            return Ok(ExitCode::from(UNUSABLE));
+        }
+    };
+    if args.list {
+        for case in &cases {
+            output::line(format_args!("{}: {}", case.file.display(), case.title()))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let options = Options {
+        program: std::env::current_exe().context("find the program's own file")?,
+        junit: args.junit,
+        keep: args.keep,
+        seed: args.seed,
+        repeat: args.repeat,
+        jobs: args.jobs.unwrap_or(processors),
+        output: args.output,
+    };
+    let verdict = play(cases, options).map_err(Unusable)?;
+    Ok(match verdict {
+        Verdict::Passed => ExitCode::SUCCESS,
+        Verdict::Failed => ExitCode::FAILURE,
+        Verdict::Broken => ExitCode::from(UNUSABLE),
+        Verdict::Interrupted => ExitCode::from(INTERRUPTED),
+    })
+}
+
+/// Those whose name has the text in it.
+fn only(mut cases: Vec<Case>, text: Option<&str>) -> anyhow::Result<Vec<Case>> {
+    let Some(text) = text else { return Ok(cases) };
+    cases.retain(|case| case.title().contains(text));
+    if cases.is_empty() {
+        let message = format!("no scenario has {text:?} in its name: see --list");
+        Err(UsageError(message))?;
+    }
+    Ok(cases)
+}
+
+/// Plays them. A first signal ends them in order.
+fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
+    let runtime = runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(async {
+        let cancel = CancellationToken::new();
+        let mut played = std::pin::pin!(podplane_scenario::run(cases, options, cancel.clone()));
+        // Losing the wait for a signal loses nothing: the runs have ended.
+        tokio::select! {
+            verdict = &mut played => return verdict,
+            signal = shutdown::requested() => {
+                let signal = signal.context("wait for signals")?;
+                anstream::eprintln!("{signal}: taking all clusters down");
+                cancel.cancel();
+            }
+        }
+        played.await
+    })
+}
+
+/// The flags of services, from what reads their command lines.
+fn catalog() -> Catalog {
+    let program = Cli::command();
+    let flags = |service: &str| {
+        let command = program.find_subcommand(service);
+        let flags = command.into_iter().flat_map(clap::Command::get_arguments);
+        flags.filter_map(Arg::get_long).map(Into::into).collect()
+    };
+    Catalog {
+        flags: SERVICES
+            .map(|service| (service.to_owned(), flags(service)))
+            .into(),
+    }
+}

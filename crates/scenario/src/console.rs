@@ -1,0 +1,201 @@
+//! What people see of runs: lines that stay, and on a terminal a line for each run that changes.
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    time::Duration,
+};
+
+use anstyle::{AnsiColor, Style};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use crate::runner::{Failure, Outcome, Report};
+
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+const FAINT: Style = Style::new().dimmed();
+
+/// How often the sign of life moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Where runs are told of.
+#[derive(Debug)]
+pub(crate) struct Console {
+    /// Absent where lines cannot change.
+    bars: Option<MultiProgress>,
+}
+
+impl Console {
+    pub(crate) fn new() -> Self {
+        let is_terminal = std::io::stderr().is_terminal() && std::io::stdout().is_terminal();
+        Self {
+            bars: is_terminal.then(MultiProgress::new),
+        }
+    }
+
+    /// A line that stays.
+    pub(crate) fn line(&self, line: &str) {
+        // Nobody may be reading any more; the exit code is told all the same.
+        let print = || _ = writeln!(anstream::stdout().lock(), "{line}");
+        match &self.bars {
+            Some(bars) => bars.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// A run begins.
+    pub(crate) fn track(&self, title: &str) -> Track<'_> {
+        let bar = self.bars.as_ref().map(|bars| {
+            let bar = bars.add(ProgressBar::new_spinner());
+            if let Ok(style) =
+                ProgressStyle::with_template("{spinner} {prefix}  {wide_msg} {elapsed}")
+            {
+                bar.set_style(style);
+            }
+            bar.set_prefix(title.to_owned());
+            bar.enable_steady_tick(TICK);
+            bar
+        });
+        Track {
+            console: self,
+            title: title.to_owned(),
+            bar,
+        }
+    }
+
+    /// A run has ended.
+    pub(crate) fn ended(&self, report: &Report) {
+        let Report {
+            job,
+            outcome,
+            steps,
+            timings,
+            took,
+            left,
+        } = report;
+        let took = seconds(*took);
+        let (style, word, detail) = match outcome {
+            Outcome::Passed => (GOOD, "PASS", format!("{} steps, {took}", steps.len())),
+            Outcome::Failed(_) => (BAD, "FAIL", took),
+            Outcome::Broken(_) => (BAD, "ERROR", took),
+            Outcome::Interrupted => (BAD, "INTERRUPTED", took),
+        };
+        let mut text = format!(
+            "{style}{word}{style:#} {} {FAINT}({detail}){FAINT:#}",
+            job.title
+        );
+        for (name, took) in timings {
+            let line = format!("\n  {name}: {}", seconds(*took));
+            text.push_str(&line);
+        }
+        match outcome {
+            Outcome::Failed(failure) => {
+                text.push('\n');
+                text.push_str(&indent(&described(report, failure)));
+            }
+            Outcome::Broken(why) => {
+                text.push('\n');
+                text.push_str(&indent(&format!(
+                    "{}: it could not be run: {why}",
+                    job.case.file.display()
+                )));
+            }
+            Outcome::Passed | Outcome::Interrupted => {}
+        }
+        for line in left {
+            text.push('\n');
+            text.push_str(&indent(line));
+        }
+        if matches!(outcome, Outcome::Failed(_) | Outcome::Broken(_)) {
+            let again = format!(
+                "podplane test {} --seed {}",
+                job.case.file.display(),
+                job.seed
+            );
+            text.push_str("\n  again: ");
+            text.push_str(&again);
+        }
+        self.line(&text);
+    }
+}
+
+/// What a failure is, for people and for JUnit.
+pub(crate) fn described(report: &Report, failure: &Failure) -> String {
+    let Failure {
+        at,
+        step,
+        title,
+        why,
+        events,
+    } = failure;
+    let file = report.job.case.file.display();
+    let mut text = format!("{file}:{at}: step {step}, {title}: {why}");
+    if events.is_empty() {
+        text.push_str("\nthere were no events");
+    } else {
+        text.push_str("\nthe last events:");
+        for event in events {
+            text.push_str("\n  ");
+            text.push_str(event);
+        }
+    }
+    text
+}
+
+/// A run that goes on.
+#[derive(Debug)]
+pub(crate) struct Track<'a> {
+    console: &'a Console,
+    title: String,
+    bar: Option<ProgressBar>,
+}
+
+impl Track<'_> {
+    /// Something is under way.
+    pub(crate) fn doing(&self, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(what.to_owned());
+        }
+    }
+
+    /// The cluster has started.
+    pub(crate) fn up(&self, took: Duration) {
+        self.said("the cluster is up", took);
+    }
+
+    /// A step begins.
+    pub(crate) fn step(&self, number: usize, of: usize, title: &str) {
+        self.doing(&format!("{number}/{of} {title}"));
+    }
+
+    /// A step is done.
+    pub(crate) fn did(&self, number: usize, of: usize, title: &str, took: Duration) {
+        self.said(&format!("{number}/{of} {title}"), took);
+    }
+
+    fn said(&self, what: &str, took: Duration) {
+        let line = format!(
+            "{FAINT}{}{FAINT:#}  {what} {FAINT}{}{FAINT:#}",
+            self.title,
+            seconds(took)
+        );
+        self.console.line(&line);
+    }
+}
+
+impl Drop for Track<'_> {
+    fn drop(&mut self) {
+        if let (Some(bars), Some(bar)) = (&self.console.bars, &self.bar) {
+            bar.finish_and_clear();
+            bars.remove(bar);
+        }
+    }
+}
+
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
+
+fn indent(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(|line| format!("  {line}")).collect();
+    lines.join("\n")
+}

@@ -1,0 +1,412 @@
+//! A YAML document that knows where each of its keys and values stands.
+
+use std::{collections::BTreeMap, fmt, path::Path as FilePath, sync::LazyLock};
+
+use regex::{Captures, Regex};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::{Location, Spanned};
+
+use crate::problem::{Position, Problem, suggestion};
+
+/// `${name}`, and `$${name}`, which stands for the text `${name}`.
+static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_.-]*)\}").expect("a constant pattern")
+});
+
+/// The way to a value: keys and indices from the root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Path(Vec<Segment>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Key(String),
+    Index(usize),
+}
+
+impl Path {
+    pub(crate) fn key(&self, key: &str) -> Self {
+        self.with(Segment::Key(key.into()))
+    }
+
+    pub(crate) fn index(&self, index: usize) -> Self {
+        self.with(Segment::Index(index))
+    }
+
+    fn with(&self, segment: Segment) -> Self {
+        let mut path = self.clone();
+        path.0.push(segment);
+        path
+    }
+}
+
+impl Path {
+    fn join(&self, path: &serde_path_to_error::Path) -> Self {
+        use serde_path_to_error::Segment as S;
+        let segment = |segment: &S| match segment {
+            S::Seq { index } => Some(Segment::Index(*index)),
+            S::Map { key } => Some(Segment::Key(key.clone())),
+            S::Enum { .. } | S::Unknown => None,
+        };
+        Self(
+            self.0
+                .iter()
+                .cloned()
+                .chain(path.iter().map_while(segment))
+                .collect(),
+        )
+    }
+}
+
+/// A value and where it begins.
+#[derive(Clone, Debug)]
+struct Node {
+    at: Position,
+    content: Content,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Scalar(Value),
+    List(Vec<Node>),
+    /// Key, where the key begins, value.
+    Map(Vec<(String, Position, Node)>),
+}
+
+/// A document, and the file that it is from.
+#[derive(Clone, Debug)]
+pub(crate) struct Document<'a> {
+    file: &'a FilePath,
+    text: &'a str,
+    root: Node,
+}
+
+impl<'a> Document<'a> {
+    pub(crate) fn parse(file: &'a FilePath, text: &'a str) -> Result<Self, Problem> {
+        // `on` and `no` are words here, as in YAML 1.2.
+        let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+        let root = serde_saphyr::from_str_with_options(text, options).map_err(|error| Problem {
+            file: file.into(),
+            position: error.location().map(position),
+            message: plain(&error.without_snippet().to_string()),
+        })?;
+        Ok(Self { file, text, root })
+    }
+
+    /// The values that `${…}` stands for, filled in; a scalar that is nothing else gets the value's type.
+    pub(crate) fn substitute(&self, values: &BTreeMap<String, Value>) -> (Self, Vec<Problem>) {
+        let mut problems = Vec::new();
+        let mut filled = self.clone();
+        fill(&mut filled.root, values, &mut |at, name| {
+            let known = values.keys().map(String::as_str);
+            problems.push(Problem {
+                file: self.file.into(),
+                position: Some(at),
+                message: format!(
+                    "${{{name}}} is no value of the matrix{}; write $${{{name}}} for the text itself",
+                    suggestion(name, known)
+                ),
+            });
+        });
+        (filled, problems)
+    }
+
+    /// The document as the type `T`.
+    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        self.decode_at(&Path::default())
+    }
+
+    /// The value at `path` as the type `T`.
+    pub(crate) fn decode_at<T: DeserializeOwned>(&self, path: &Path) -> Result<T, Problem> {
+        serde_path_to_error::deserialize(self.value_at(path)).map_err(|error| {
+            let path = path.join(error.path());
+            let message = error.inner().to_string();
+            let is_key = message.starts_with("unknown field");
+            let position = match is_key {
+                true => self.key_at(&path),
+                false => self.at(&path),
+            };
+            Problem {
+                file: self.file.into(),
+                position: Some(position),
+                message: explained(&message),
+            }
+        })
+    }
+
+    /// Where it is from.
+    pub(crate) fn file(&self) -> &'a FilePath {
+        self.file
+    }
+
+    /// The value at `path`; null if there is none.
+    pub(crate) fn value_at(&self, path: &Path) -> Value {
+        self.node(path).map_or(Value::Null, Node::value)
+    }
+
+    /// A problem with the value at `path`.
+    pub(crate) fn problem(&self, path: &Path, message: impl Into<String>) -> Problem {
+        self.problem_at(self.at(path), message)
+    }
+
+    /// A problem with the key that `path` ends with.
+    pub(crate) fn key_problem(&self, path: &Path, message: impl Into<String>) -> Problem {
+        self.problem_at(self.key_at(path), message)
+    }
+
+    /// A problem inside the text of the scalar at `path`, `offset` characters after its beginning.
+    pub(crate) fn inner_problem(
+        &self,
+        path: &Path,
+        scalar: &str,
+        offset: usize,
+        message: impl Into<String>,
+    ) -> Problem {
+        let mut at = self.at(path);
+        let line = self.text.lines().nth(index(at.line)).unwrap_or_default();
+        let rest: String = line.chars().skip(index(at.column)).collect();
+        let quote = usize::from(rest.starts_with(['"', '\'']));
+        // Only where the scalar stands in the file as it is: not folded, not escaped, not filled in.
+        if rest
+            .chars()
+            .skip(quote)
+            .collect::<String>()
+            .starts_with(scalar)
+        {
+            at.column += u64::try_from(quote + offset).unwrap_or_default();
+        }
+        self.problem_at(at, message)
+    }
+
+    fn problem_at(&self, at: Position, message: impl Into<String>) -> Problem {
+        Problem {
+            file: self.file.into(),
+            position: Some(at),
+            message: message.into(),
+        }
+    }
+
+    /// Where the value at `path` begins, or what is nearest to it.
+    pub(crate) fn at(&self, path: &Path) -> Position {
+        self.find(path).1
+    }
+
+    /// Where the key that `path` ends with begins.
+    fn key_at(&self, path: &Path) -> Position {
+        self.find(path).0
+    }
+
+    /// The keys of the mapping at `path`, in their order.
+    pub(crate) fn keys(&self, path: &Path) -> Vec<&str> {
+        match self.node(path).map(|node| &node.content) {
+            Some(Content::Map(entries)) => entries.iter().map(|(key, ..)| key.as_str()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn node(&self, path: &Path) -> Option<&Node> {
+        let mut segments = path.0.iter();
+        segments.try_fold(&self.root, |node, segment| {
+            child(node, segment).map(|(_, value)| value)
+        })
+    }
+
+    fn find(&self, path: &Path) -> (Position, Position) {
+        let mut node = &self.root;
+        let mut key = node.at;
+        for segment in &path.0 {
+            let Some((at, value)) = child(node, segment) else {
+                break;
+            };
+            (key, node) = (at, value);
+        }
+        (key, node.at)
+    }
+}
+
+fn child<'a>(node: &'a Node, segment: &Segment) -> Option<(Position, &'a Node)> {
+    match (&node.content, segment) {
+        (Content::Map(entries), Segment::Key(wanted)) => entries
+            .iter()
+            .find(|(key, ..)| key == wanted)
+            .map(|(_, at, value)| (*at, value)),
+        (Content::List(items), Segment::Index(index)) => {
+            items.get(*index).map(|item| (item.at, item))
+        }
+        _ => None,
+    }
+}
+
+fn index(count: u64) -> usize {
+    usize::try_from(count)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(1)
+}
+
+fn position(location: Location) -> Position {
+    Position {
+        line: location.line(),
+        column: location.column(),
+    }
+}
+
+/// The parser's message without the place, which is told otherwise.
+fn plain(message: &str) -> String {
+    let message = message.lines().next().unwrap_or_default();
+    match message.rsplit_once(" at line ") {
+        Some((message, _)) => message.trim_end_matches(',').to_owned(),
+        None => message.to_owned(),
+    }
+}
+
+/// serde's message; for an unknown field with the one that was probably meant.
+fn explained(message: &str) -> String {
+    let names: Vec<_> = message.split('`').skip(1).step_by(2).collect();
+    match names.as_slice() {
+        [unknown, known @ ..] if message.starts_with("unknown ") => {
+            let what = message.split_whitespace().nth(1).unwrap_or("field");
+            let hint = match suggestion(unknown, known.iter().copied()) {
+                hint if hint.is_empty() => format!("; known are {}", known.join(", ")),
+                hint => hint,
+            };
+            format!("unknown {what} {unknown:?}{hint}")
+        }
+        _ => message.to_owned(),
+    }
+}
+
+fn fill(
+    node: &mut Node,
+    values: &BTreeMap<String, Value>,
+    unknown: &mut impl FnMut(Position, &str),
+) {
+    match &mut node.content {
+        Content::Scalar(scalar) => {
+            if let Value::String(text) = scalar {
+                *scalar = filled(text, values, |name| unknown(node.at, name));
+            }
+        }
+        Content::List(items) => items
+            .iter_mut()
+            .for_each(|item| fill(item, values, unknown)),
+        Content::Map(entries) => entries
+            .iter_mut()
+            .for_each(|(_, _, value)| fill(value, values, unknown)),
+    }
+}
+
+fn filled(text: &str, values: &BTreeMap<String, Value>, mut unknown: impl FnMut(&str)) -> Value {
+    if let Some(found) = REFERENCE.captures(text)
+        && found[0].len() == text.len()
+        && found[1].is_empty()
+        && let Some(value) = values.get(&found[2])
+    {
+        return value.clone();
+    }
+    let replace = |found: &Captures<'_>| match values.get(&found[2]) {
+        _ if !found[1].is_empty() => found[0][1..].to_owned(),
+        Some(Value::String(value)) => value.clone(),
+        Some(value) => value.to_string(),
+        None => {
+            unknown(&found[2]);
+            found[0].to_owned()
+        }
+    };
+    Value::String(REFERENCE.replace_all(text, replace).into_owned())
+}
+
+impl Node {
+    fn value(&self) -> Value {
+        match &self.content {
+            Content::Scalar(value) => value.clone(),
+            Content::List(items) => items.iter().map(Self::value).collect(),
+            Content::Map(entries) => Value::Object(
+                entries
+                    .iter()
+                    .map(|(key, _, value)| (key.clone(), value.value()))
+                    .collect::<Map<_, _>>(),
+            ),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let Spanned {
+            value, referenced, ..
+        } = Spanned::<Content>::deserialize(from)?;
+        Ok(Self {
+            at: position(referenced),
+            content: value,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Content, E> {
+        let number = Number::from_f64(value).ok_or_else(|| E::custom("not a finite number"))?;
+        Ok(Content::Scalar(Value::Number(number)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Null))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Content::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key::<Spanned<Value>>()? {
+            let name = match key.value {
+                Value::String(name) => name,
+                Value::Bool(_) | Value::Number(_) => key.value.to_string(),
+                other => return Err(A::Error::custom(format!("{other} is no key"))),
+            };
+            entries.push((name, position(key.referenced), map.next_value()?));
+        }
+        Ok(Content::Map(entries))
+    }
+}

@@ -1,0 +1,214 @@
+//! What must hold.
+
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+use serde_untagged::UntaggedEnumVisitor;
+
+use super::{Command, ObjectRef, scalar::one_of};
+
+/// What must hold: of an object, a count, events, a metric, a ping, a command's output, or calls
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(transform = one_subject)]
+pub struct Expect {
+    /// An object, KIND/NAME. Alone: it must exist
+    pub object: Option<ObjectRef>,
+    /// Objects of this kind are counted
+    pub count: Option<String>,
+    /// Events with this reason must have happened
+    pub event: Option<String>,
+    /// A metric of a service, summed over all its series that have the labels
+    pub metric: Option<String>,
+    /// An echo request from a pod's network to another
+    pub ping: Option<Ping>,
+    /// A command that looks at something, as in `run`; its output is compared
+    pub command: Option<Command>,
+    /// How many calls of this method a service has made so far: BindPod, RunPodSandbox, …
+    pub call: Option<String>,
+
+    /// The namespace. Default: default; of a count and of events: all
+    pub namespace: Option<String>,
+    /// Where in the object to look: RFC 9535 ($.status.phase), or as kubectl has it ({.status.phase}, .status.phase)
+    pub jsonpath: Option<String>,
+    /// An expression in CEL about `object`, which must be true
+    pub cel: Option<String>,
+    /// Whether there must be such an object, or a value at the jsonpath
+    pub exists: Option<bool>,
+    /// The value that must be there
+    #[serde(default, deserialize_with = "present")]
+    pub equals: Option<Value>,
+    /// The value that must not be there
+    #[serde(default, deserialize_with = "present")]
+    pub not_equals: Option<Value>,
+    /// A regular expression that some part of the value must match
+    pub matches: Option<String>,
+    /// The number must be this or more
+    pub at_least: Option<f64>,
+    /// The number must be this or less
+    pub at_most: Option<f64>,
+    /// Only objects for which this expression in CEL is true are counted
+    #[serde(rename = "where")]
+    pub filter: Option<String>,
+    /// Only objects with these labels are counted, in Kubernetes' syntax: app=web,tier!=front
+    pub selector: Option<String>,
+    /// The object that the event is about
+    pub on: Option<ObjectRef>,
+    /// What the event's message must have: a part of it, or {equals: …}, {contains: …}, {matches: …}
+    pub message: Option<Text>,
+    /// Normal or Warning
+    #[serde(rename = "type")]
+    pub event_type: Option<String>,
+    /// The service whose metric it is: scheduler, kubelet-node-0, …
+    pub service: Option<String>,
+    /// Labels that the metric's series must have
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The pod that must be the one that answers
+    pub answered_by: Option<String>,
+    /// Whether anybody must answer. Default: true
+    pub answers: Option<bool>,
+    /// The exit code that the command must have. Default: 0
+    pub exit_code: Option<i32>,
+    /// What the command must print
+    pub stdout: Option<Text>,
+    /// What the command must print beside
+    pub stderr: Option<Text>,
+    /// Who makes the calls: scheduler, kubelet-node-0, …
+    pub of: Option<String>,
+}
+
+/// Who asks whom.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ping {
+    /// The pod that asks
+    pub from: String,
+    /// Who is asked: a pod, NAMESPACE/POD, or an address
+    pub to: String,
+}
+
+/// What a text must be like: a part of it, or {equals: …}, {contains: …}, {matches: …}.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub enum Text {
+    /// A part of it.
+    Part(String),
+    /// By rules.
+    Rules(TextRules),
+}
+
+/// What a text must be like; all of it.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TextRules {
+    /// All of it, but for white space around
+    pub equals: Option<String>,
+    /// A part of it
+    pub contains: Option<String>,
+    /// A regular expression that some part of it must match
+    pub matches: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        UntaggedEnumVisitor::new()
+            .expecting("a text that must be a part, or {equals: …}, {contains: …} or {matches: …}")
+            .string(|part| Ok(Self::Part(part.into())))
+            .map(|rules| rules.deserialize().map(Self::Rules))
+            .deserialize(from)
+    }
+}
+
+/// What an expectation is about, by the key that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Subject {
+    Object,
+    Count,
+    Event,
+    Metric,
+    Ping,
+    Command,
+    Call,
+}
+
+impl Subject {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Object,
+        Self::Count,
+        Self::Event,
+        Self::Metric,
+        Self::Ping,
+        Self::Command,
+        Self::Call,
+    ];
+
+    /// The key.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Count => "count",
+            Self::Event => "event",
+            Self::Metric => "metric",
+            Self::Ping => "ping",
+            Self::Command => "command",
+            Self::Call => "call",
+        }
+    }
+
+    /// The keys that may stand beside it.
+    pub fn companions(self) -> &'static [&'static str] {
+        match self {
+            Self::Object => &[
+                "namespace",
+                "jsonpath",
+                "cel",
+                "exists",
+                "equals",
+                "notEquals",
+                "matches",
+                "atLeast",
+                "atMost",
+            ],
+            Self::Count => &[
+                "namespace",
+                "selector",
+                "where",
+                "equals",
+                "atLeast",
+                "atMost",
+            ],
+            Self::Event => &[
+                "on",
+                "namespace",
+                "message",
+                "type",
+                "equals",
+                "atLeast",
+                "atMost",
+            ],
+            Self::Metric => &["service", "labels", "equals", "atLeast", "atMost"],
+            Self::Ping => &["answeredBy", "answers"],
+            Self::Command => &["exitCode", "stdout", "stderr"],
+            Self::Call => &["of", "equals", "atLeast", "atMost"],
+        }
+    }
+}
+
+/// `equals: null` is a value, and no `equals` is none.
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
+}
+
+fn one_subject(schema: &mut Schema) {
+    one_of(schema, &Subject::ALL.map(Subject::key));
+    schema.insert(
+        "dependentRequired".into(),
+        json!({"on": ["event"], "where": ["count"], "selector": ["count"], "service": ["metric"],
+            "answeredBy": ["ping"], "answers": ["ping"], "stdout": ["command"], "stderr": ["command"], "exitCode": ["command"], "of": ["call"], "jsonpath": ["object"], "cel": ["object"]}),
+    );
+}

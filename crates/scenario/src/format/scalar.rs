@@ -1,0 +1,195 @@
+//! Values that are written as a text.
+
+use std::{borrow::Cow, fmt, time::Duration};
+
+use podplane_ipam::audit::Violation;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _, IntoDeserializer as _},
+};
+use serde_json::{Value, json};
+use serde_untagged::UntaggedEnumVisitor;
+
+/// How long: `200ms`, `20s`, `1m 30s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period(pub Duration);
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        humantime::parse_duration(&text).map(Self).map_err(|_| {
+            D::Error::custom(format!(
+                "{text:?} is no time: want one such as 200ms, 20s or 1m 30s"
+            ))
+        })
+    }
+}
+
+impl JsonSchema for Period {
+    fn schema_name() -> Cow<'static, str> {
+        "Period".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "How long: 200ms, 20s, 1m 30s",
+            "pattern": r"^\s*(\d+\s*[a-z]+\s*)+$|\$\{",
+        })
+    }
+}
+
+/// An object: `pod/web-0`, `deployments/web`. Any kind that the API server serves, by any of its names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// `pod`, `pods`, `po`, `lease.coordination.k8s.io`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for ObjectRef {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        match text.split_once('/') {
+            Some((kind, name)) if !kind.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Ok(Self {
+                    kind: kind.into(),
+                    name: name.into(),
+                })
+            }
+            _ => Err(D::Error::custom(format!(
+                "{text:?} is no object: want KIND/NAME, such as pod/web-0"
+            ))),
+        }
+    }
+}
+
+impl JsonSchema for ObjectRef {
+    fn schema_name() -> Cow<'static, str> {
+        "ObjectRef".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "KIND/NAME, such as pod/web-0",
+            "pattern": "^[^/]+/[^/]+$",
+        })
+    }
+}
+
+/// One, or a list of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Several<T>(pub Vec<T>);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Several<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let one = |one| Self(vec![one]);
+        UntaggedEnumVisitor::new()
+            .expecting("one, or a list")
+            .string(|text| T::deserialize(text.into_deserializer()).map(one))
+            .map(|map| map.deserialize().map(one))
+            .seq(|items| items.deserialize().map(Self))
+            .deserialize(from)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Several<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("Several_{}", T::schema_name()).into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<T>();
+        json_schema!({"anyOf": [one, {"type": "array", "items": one}]})
+    }
+}
+
+/// A signal, by its name without SIG.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Signal {
+    #[default]
+    Kill,
+    Term,
+    Int,
+    Hup,
+    Quit,
+    Abrt,
+    Usr1,
+    Usr2,
+}
+
+/// A kind of what the invariant checker finds.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub enum ViolationKind {
+    /// Two live pods have one address
+    DuplicatePodIp,
+    /// A live pod has an address that is not in its node's block
+    PodOutsideBlock,
+    /// The blocks of two nodes share addresses, or are the same
+    OverlappingPodCidr,
+    /// A node has more live pods that need an address than it has addresses
+    IpCapacity,
+    /// An address is allocated to a sandbox that does not exist
+    LeakedAddress,
+    /// An acknowledged write that the store does not have
+    LostWrite,
+    /// An acknowledged delete that the store has undone
+    UndoneDelete,
+}
+
+impl ViolationKind {
+    /// As a scenario has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DuplicatePodIp => "duplicate-pod-ip",
+            Self::PodOutsideBlock => "pod-outside-block",
+            Self::OverlappingPodCidr => "overlapping-pod-cidr",
+            Self::IpCapacity => "ip-capacity",
+            Self::LeakedAddress => "leaked-address",
+            Self::LostWrite => "lost-write",
+            Self::UndoneDelete => "undone-delete",
+        }
+    }
+}
+
+impl From<&Violation> for ViolationKind {
+    fn from(violation: &Violation) -> Self {
+        match violation {
+            Violation::DuplicateAddress { .. } => Self::DuplicatePodIp,
+            Violation::OutsideBlock { .. } => Self::PodOutsideBlock,
+            Violation::OverlappingBlocks { .. } => Self::OverlappingPodCidr,
+            Violation::OverCapacity { .. } => Self::IpCapacity,
+            Violation::LeakedAddress(_) => Self::LeakedAddress,
+            Violation::LostWrite { .. } => Self::LostWrite,
+            Violation::UndoneDelete { .. } => Self::UndoneDelete,
+        }
+    }
+}
+
+/// Says in a schema that exactly one of these properties is there.
+pub(super) fn one_of(schema: &mut Schema, keys: &[&str]) {
+    let each: Vec<Value> = keys.iter().map(|key| json!({"required": [key]})).collect();
+    schema.insert("oneOf".into(), each.into());
+}

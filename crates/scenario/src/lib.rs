@@ -1,0 +1,33 @@
+//! Scenarios: YAML files that say what is done to a cluster and what must hold.
+//!
+//! [`format`] is what a file may say; [`load`] reads files, finds what is wrong with them and where; [`run`] starts a cluster for each and carries the
+//! steps out. No time fails a scenario but the deadline that it names itself: durations are reported.
+
+#![warn(missing_docs)]
+
+mod act;
+mod check;
+mod command;
+mod console;
+mod document;
+pub mod format;
+mod http;
+mod invariants;
+mod junit;
+mod load;
+mod look;
+mod metrics;
+mod objects;
+mod plan;
+mod problem;
+mod rule;
+mod runner;
+mod stage;
+mod suite;
+#[cfg(test)]
+mod tests;
+
+pub use load::{Catalog, load};
+pub use plan::Case;
+pub use problem::{Position, Problem};
+pub use suite::{Options, Verdict, run};

@@ -1,0 +1,176 @@
+//! Reading scenarios, and all that can be found wrong with them before anything is run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path as FilePath, PathBuf},
+};
+
+use serde_json::Value;
+
+use crate::{
+    check,
+    document::{Document, Path},
+    format::{Matrix, Scenario},
+    plan::Case,
+    problem::{Problem, listed},
+};
+
+/// What scenarios may name that this crate does not know: the flags of services.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    /// The flags of each service, without the dashes.
+    pub flags: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// Reads the scenarios of files and of directories, with those of their subdirectories, in the order given and by name.
+///
+/// # Errors
+///
+/// Everything that is wrong with any of them.
+pub fn load(paths: &[PathBuf], catalog: &Catalog) -> Result<Vec<Case>, Vec<Problem>> {
+    let (mut cases, mut problems) = (Vec::new(), Vec::new());
+    for path in paths {
+        match files(path) {
+            Ok(files) if files.is_empty() => problems.push(about(
+                path,
+                "no scenario in this directory: want files that end in .yaml and have `steps`",
+            )),
+            Ok(files) => {
+                for file in files {
+                    match read(&file, catalog) {
+                        Ok(read) => cases.extend(read),
+                        Err(found) => problems.extend(found),
+                    }
+                }
+            }
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if problems.is_empty() {
+        Ok(cases)
+    } else {
+        Err(problems)
+    }
+}
+
+fn about(path: &FilePath, message: impl Into<String>) -> Problem {
+    Problem {
+        file: path.into(),
+        position: None,
+        message: message.into(),
+    }
+}
+
+/// The file itself, or the scenarios in a directory. There are other YAML files too, which scenarios apply.
+fn files(path: &FilePath) -> Result<Vec<PathBuf>, Problem> {
+    if !path.is_dir() {
+        return Ok(vec![path.into()]);
+    }
+    let wrong = |error| about(path, format!("cannot be read: {error}"));
+    let mut entries: Vec<_> = fs::read_dir(path)
+        .map_err(wrong)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(wrong)?;
+    entries.sort();
+    let mut found = Vec::new();
+    for entry in entries {
+        let extension = entry.extension().and_then(|extension| extension.to_str());
+        if entry.is_dir() {
+            found.extend(files(&entry)?);
+        } else if matches!(extension, Some("yaml" | "yml")) && is_scenario(&entry) {
+            found.push(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether it is a scenario or a broken one; what has `apiVersion` is an object.
+fn is_scenario(file: &FilePath) -> bool {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let has = |key: &str| text.lines().any(|line| line.starts_with(key));
+    has("steps:") || !has("apiVersion:")
+}
+
+fn read(file: &FilePath, catalog: &Catalog) -> Result<Vec<Case>, Vec<Problem>> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| vec![about(file, format!("cannot be read: {error}"))])?;
+    parse(file, &text, catalog)
+}
+
+/// The runs of one scenario, one for each combination of its matrix.
+pub(crate) fn parse(
+    file: &FilePath,
+    text: &str,
+    catalog: &Catalog,
+) -> Result<Vec<Case>, Vec<Problem>> {
+    let document = Document::parse(file, text).map_err(|problem| vec![problem])?;
+    let combinations = combinations(&document).map_err(|problem| vec![problem])?;
+    let (mut cases, mut problems) = (Vec::new(), Vec::new());
+    for values in combinations {
+        let (filled, unknown) = document.substitute(&values);
+        problems.extend(unknown);
+        match filled.decode::<Scenario>() {
+            Ok(scenario) => match check::check(&filled, scenario, values, catalog) {
+                Ok(case) => cases.push(case),
+                Err(found) => problems.extend(found),
+            },
+            Err(problem) => problems.push(problem),
+        }
+    }
+    // The same fault in each combination is one fault.
+    problems.sort();
+    problems.dedup();
+    if problems.is_empty() {
+        Ok(cases)
+    } else {
+        Err(problems)
+    }
+}
+
+/// The values of each run. They are looked at before the rest, in which they stand.
+fn combinations(document: &Document<'_>) -> Result<Vec<BTreeMap<String, Value>>, Problem> {
+    let path = Path::default().key("matrix");
+    let value = document.value_at(&path);
+    if value.is_null() {
+        return Ok(vec![BTreeMap::new()]);
+    }
+    let matrix: Matrix = document.decode_at(&path)?;
+    let combinations = matrix.combinations();
+    if combinations.is_empty() {
+        return Err(document.problem(
+            &path,
+            "there is no combination in it, so nothing would be run",
+        ));
+    }
+    let is_plain = |value: &Value| !value.is_array() && !value.is_object() && !value.is_null();
+    for (name, value) in combinations.iter().flatten() {
+        if !is_plain(value) {
+            let message =
+                format!("a value of {name} is a text, a number or a boolean, and not {value}");
+            return Err(document.problem(&path, message));
+        }
+    }
+    let names = |values: &BTreeMap<String, Value>| values.keys().cloned().collect::<Vec<_>>();
+    let first = names(&combinations[0]);
+    match combinations
+        .iter()
+        .position(|values| names(values) != first)
+    {
+        None => Ok(combinations),
+        Some(other) => {
+            let message = format!(
+                "each combination has values of the same names, as the first has: {}",
+                listed(&first)
+            );
+            Err(document.problem(&path.index(other), message))
+        }
+    }
+}
+
+/// For messages: the names of services.
+pub(crate) fn services(catalog: &Catalog) -> String {
+    let names: Vec<_> = catalog.flags.keys().collect();
+    listed(&names)
+}

@@ -1,0 +1,389 @@
+//! Whether what a scenario expects holds now.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::{
+    command,
+    format::ObjectRef,
+    metrics,
+    plan::{Expectation, Look, Rule},
+    problem::Position,
+    rule::{Cel, Numbers, TextRule},
+    stage::Stage,
+};
+
+/// How many objects are named in a report.
+const NAMED: usize = 8;
+/// How much of a value is shown.
+const SHOWN: usize = 600;
+
+/// An expectation that does not hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Unmet {
+    /// Where it stands.
+    pub(crate) at: Position,
+    /// As the scenario has it.
+    pub(crate) text: String,
+    pub(crate) expected: String,
+    pub(crate) was: String,
+}
+
+/// What of these does not hold now.
+pub(crate) async fn unmet(stage: &Stage<'_>, expect: &[Expectation]) -> Vec<Unmet> {
+    let mut found = Vec::new();
+    for expectation in expect {
+        let (expected, was) = match look(stage, &expectation.rule).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(difference)) => difference,
+            Err(error) => ("an answer".into(), format!("{error:#}")),
+        };
+        found.push(Unmet {
+            at: expectation.at,
+            text: expectation.text.clone(),
+            expected,
+            was,
+        });
+    }
+    found
+}
+
+/// What was expected, and what was there.
+type Difference = (String, String);
+
+async fn look(stage: &Stage<'_>, rule: &Rule) -> Result<Result<(), Difference>> {
+    match rule {
+        Rule::Object {
+            object,
+            namespace,
+            look,
+        } => {
+            let found = stage.objects.get(namespace, object).await?;
+            Ok(of_object(object, look, found.as_ref()))
+        }
+        Rule::Count {
+            kind,
+            namespace,
+            selector,
+            filter,
+            numbers,
+        } => {
+            let objects = stage
+                .objects
+                .list(kind, namespace.as_deref(), selector.as_deref())
+                .await?;
+            Ok(of_count(kind, filter.as_ref(), *numbers, &objects))
+        }
+        Rule::Event {
+            reason,
+            on,
+            namespace,
+            message,
+            event_type,
+            numbers,
+        } => {
+            let wanted = Wanted {
+                reason,
+                on: match on {
+                    Some(on) => Some((stage.objects.kind(&on.kind).await?, on.name.as_str())),
+                    None => None,
+                },
+                message: message.as_ref(),
+                event_type: event_type.as_deref(),
+            };
+            let events = stage
+                .objects
+                .list("events", namespace.as_deref(), None)
+                .await?;
+            Ok(of_events(&wanted, *numbers, &events))
+        }
+        Rule::Metric {
+            name,
+            service,
+            labels,
+            numbers,
+        } => {
+            let address = stage.address(service).await?;
+            let series = metrics::series(&address, name, labels).await?;
+            let sum: f64 = series.iter().map(|(_, value)| value).sum();
+            if numbers.allows(sum) {
+                return Ok(Ok(()));
+            }
+            let each: Vec<_> = series
+                .iter()
+                .take(NAMED)
+                .map(|(labels, value)| format!("\n  {labels} {value}"))
+                .collect();
+            let was = if series.is_empty() {
+                "no series has these labels, which counts as 0".into()
+            } else {
+                format!("{sum}{}", each.concat())
+            };
+            Ok(Err((numbers.describe(), was)))
+        }
+        Rule::Ping {
+            ping,
+            answered_by,
+            answers,
+        } => {
+            of_ping(
+                stage,
+                &ping.from,
+                &ping.to,
+                answered_by.as_deref(),
+                *answers,
+            )
+            .await
+        }
+        Rule::Command(run) => {
+            let finished = command::execute(stage, run).await?;
+            Ok(command::judge(run, finished.as_ref()))
+        }
+        Rule::Call {
+            method,
+            of,
+            numbers,
+        } => {
+            let made = stage.calls(of, method)?;
+            let is_met = numbers.allows(made);
+            Ok(if is_met {
+                Ok(())
+            } else {
+                Err((numbers.describe(), format!("{made} calls")))
+            })
+        }
+    }
+}
+
+fn of_object(object: &ObjectRef, look: &Look, found: Option<&Value>) -> Result<(), Difference> {
+    let gone = || format!("there is no {object}");
+    match (look, found) {
+        (Look::Exists(true), Some(_)) | (Look::Exists(false), None) => Ok(()),
+        (Look::Exists(true), None) => Err((format!("{object} to exist"), gone())),
+        (Look::Exists(false), Some(found)) => Err((
+            format!("no {object}"),
+            format!("there is one: {}", shown(&found["status"])),
+        )),
+        (Look::Cel(_), None) => Err(("true".into(), gone())),
+        (Look::Cel(cel), Some(found)) => cel.holds(found).map_err(|why| {
+            let shown = format!(
+                "{why}; spec is {}; status is {}",
+                shown(&found["spec"]),
+                shown(&found["status"])
+            );
+            ("true".into(), shown)
+        }),
+        (Look::Path { text, path, rule }, found) => {
+            let value = found.and_then(|found| path.of(found));
+            if rule.allows(value.as_ref()) {
+                return Ok(());
+            }
+            let was = match (&value, found) {
+                (Some(value), _) => shown(value),
+                (None, Some(_)) => format!("nothing at {text}"),
+                (None, None) => gone(),
+            };
+            Err((rule.describe(), was))
+        }
+    }
+}
+
+fn of_count(
+    kind: &str,
+    filter: Option<&Cel>,
+    numbers: Numbers,
+    objects: &[Value],
+) -> Result<(), Difference> {
+    let is_counted = |object: &&Value| filter.is_none_or(|filter| filter.holds(object).is_ok());
+    let counted: Vec<_> = objects.iter().filter(is_counted).collect();
+    if numbers.allows(whole(counted.len())) {
+        return Ok(());
+    }
+    let mut names: Vec<_> = counted
+        .iter()
+        .take(NAMED)
+        .map(|object| name(object))
+        .collect();
+    if counted.len() > NAMED {
+        names.push("…".into());
+    }
+    let mut was = counted.len().to_string();
+    if !names.is_empty() {
+        was = format!("{was}: {}", names.join(", "));
+    }
+    if filter.is_some() {
+        was = format!("{was} (of {} {kind})", objects.len());
+    }
+    // One that is not counted, to see why.
+    let other = objects.iter().find(|object| !is_counted(object));
+    if let Some(other) = other.filter(|_| numbers.at_most.is_none()) {
+        was = format!(
+            "{was}\n  not counted: {} {}",
+            name(other),
+            shown(&other["status"])
+        );
+    }
+    Err((numbers.describe(), was))
+}
+
+/// Which events are meant.
+struct Wanted<'a> {
+    reason: &'a str,
+    /// Kind and name.
+    on: Option<(String, &'a str)>,
+    message: Option<&'a TextRule>,
+    event_type: Option<&'a str>,
+}
+
+fn of_events(wanted: &Wanted<'_>, numbers: Numbers, events: &[Value]) -> Result<(), Difference> {
+    let is_on = |event: &&Value| {
+        wanted.on.as_ref().is_none_or(|(kind, name)| {
+            event["involvedObject"]["kind"] == **kind && event["involvedObject"]["name"] == *name
+        })
+    };
+    let text = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
+    let is_meant = |event: &&Value| {
+        text(event, "reason") == wanted.reason
+            && is_on(event)
+            && wanted
+                .message
+                .is_none_or(|rule| rule.allows(&text(event, "message")))
+            && wanted.event_type.is_none_or(|of| text(event, "type") == of)
+    };
+    let times = |event: &Value| {
+        let count = event["count"]
+            .as_u64()
+            .or(event["series"]["count"].as_u64());
+        usize::try_from(count.unwrap_or(1).max(1)).unwrap_or(usize::MAX)
+    };
+    let found: usize = events.iter().filter(is_meant).map(times).sum();
+    if numbers.allows(whole(found)) {
+        return Ok(());
+    }
+    let near: Vec<_> = events.iter().filter(is_on).collect();
+    let last: Vec<_> = near
+        .iter()
+        .rev()
+        .take(NAMED)
+        .map(|event| format!("\n  {}", event_line(event)))
+        .collect();
+    let message = wanted
+        .message
+        .map(|rule| format!(" with {}", rule.describe()))
+        .unwrap_or_default();
+    let expected = format!("{} {} events{message}", numbers.describe(), wanted.reason);
+    let was = match last.is_empty() {
+        true => format!("{found}, and no others"),
+        false => format!("{found}; there are:{}", last.concat()),
+    };
+    Err((expected, was))
+}
+
+/// `Warning FailedScheduling pod/web-1: 0/2 nodes are available`
+pub(crate) fn event_line(event: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let about = &event["involvedObject"];
+    let times = match event["count"].as_u64() {
+        Some(count @ 2..) => format!(" (x{count})"),
+        _ => String::new(),
+    };
+    format!(
+        "{:7} {} {}/{}: {}{times}",
+        text(&event["type"]),
+        text(&event["reason"]),
+        text(&about["kind"]).to_lowercase(),
+        text(&about["name"]),
+        text(&event["message"])
+    )
+}
+
+async fn of_ping(
+    stage: &Stage<'_>,
+    from: &str,
+    to: &str,
+    answered_by: Option<&str>,
+    answers: bool,
+) -> Result<Result<(), Difference>> {
+    let mut args = vec!["ping", from, answered_by.unwrap_or(to), "--count", "1"];
+    if let Some(pod) = answered_by {
+        if pod != to
+            && let Err(difference) = same_address(stage, to, pod).await?
+        {
+            return Ok(Err(difference));
+        }
+        args.push("--verify");
+    }
+    let finished = podplane_testkit::run(stage.cluster.command("podplane", args)).await?;
+    let answered = finished.code == Some(0);
+    if answered == answers {
+        return Ok(Ok(()));
+    }
+    let expected = match (answers, answered_by) {
+        (false, _) => "no answer".into(),
+        (true, None) => "an answer".into(),
+        (true, Some(pod)) => format!("an answer of {pod}"),
+    };
+    Ok(Err((
+        expected,
+        format!("{}{}", finished.stdout, finished.stderr)
+            .trim_end()
+            .to_owned(),
+    )))
+}
+
+/// Whether what is sent to `to` is meant for the pod.
+async fn same_address(stage: &Stage<'_>, to: &str, pod: &str) -> Result<Result<(), Difference>> {
+    let own = addresses(stage, pod).await?;
+    let asked = match to.parse::<std::net::IpAddr>() {
+        Ok(address) => vec![address.to_string()],
+        Err(_) => addresses(stage, to).await?,
+    };
+    if asked.iter().any(|address| own.contains(address)) {
+        return Ok(Ok(()));
+    }
+    Ok(Err((
+        format!("{pod} to have the address of {to}, {}", asked.join(" and ")),
+        format!("it has {}", own.join(" and ")),
+    )))
+}
+
+async fn addresses(stage: &Stage<'_>, pod: &str) -> Result<Vec<String>> {
+    let (namespace, name) = pod.split_once('/').unwrap_or(("default", pod));
+    let object = ObjectRef {
+        kind: "pods".into(),
+        name: name.into(),
+    };
+    let found = stage
+        .objects
+        .get(namespace, &object)
+        .await?
+        .unwrap_or_default();
+    let ips = found["status"]["podIPs"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    Ok(ips
+        .iter()
+        .filter_map(|ip| ip["ip"].as_str().map(Into::into))
+        .collect())
+}
+
+fn name(object: &Value) -> String {
+    object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// A number of things, to compare with what a scenario says.
+fn whole(number: usize) -> f64 {
+    u32::try_from(number).unwrap_or(u32::MAX).into()
+}

@@ -1,0 +1,79 @@
+//! What a service says of itself at `/metrics`.
+
+use std::collections::BTreeMap;
+
+use ::http::Method;
+use anyhow::{Context as _, Result, ensure};
+use prometheus_parse::{Scrape, Value};
+
+use crate::http;
+
+/// The series of a metric that have these labels, each with its labels and its value.
+pub(crate) async fn series(
+    address: &str,
+    name: &str,
+    labels: &BTreeMap<String, String>,
+) -> Result<Vec<(String, f64)>> {
+    let answer = http::send(address, Method::GET, "/metrics", None).await?;
+    ensure!(
+        answer.status.is_success(),
+        "http://{address}/metrics answers {}",
+        answer.status
+    );
+    let text = String::from_utf8_lossy(&answer.body);
+    read(&text, name, labels)
+}
+
+fn read(text: &str, name: &str, labels: &BTreeMap<String, String>) -> Result<Vec<(String, f64)>> {
+    let lines = text.lines().map(|line| Ok(line.to_owned()));
+    let scrape = Scrape::parse(lines).context("read the metrics")?;
+    let matching = scrape.samples.iter().filter(|sample| {
+        sample.metric == name
+            && labels
+                .iter()
+                .all(|(label, value)| sample.labels.get(label) == Some(value))
+    });
+    let number = |value: &Value| match value {
+        Value::Counter(number) | Value::Gauge(number) | Value::Untyped(number) => Some(*number),
+        Value::Histogram(_) | Value::Summary(_) => None,
+    };
+    let mut found: Vec<_> = matching
+        .filter_map(|sample| {
+            let labels = sample.labels.to_string();
+            Some((format!("{name}{{{labels}}}"), number(&sample.value)?))
+        })
+        .collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# HELP pending Pods.\n# TYPE pending gauge\npending{queue=\"active\"} 2\npending{queue=\"unschedulable\"} 3\n\
+        # TYPE seconds histogram\nseconds_sum{verb=\"get\"} 1.5\nseconds_count{verb=\"get\"} 4\nseconds_bucket{le=\"0.1\",verb=\"get\"} 3\n\
+        seconds_bucket{le=\"+Inf\",verb=\"get\"} 4\n# TYPE done counter\ndone_total 7\n# EOF\n";
+
+    #[test]
+    fn series_are_picked_by_their_labels() {
+        let labels = |labels: &[(&str, &str)]| {
+            let owned = labels
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            owned.collect::<BTreeMap<_, _>>()
+        };
+        let values = |name: &str, with: &[(&str, &str)]| {
+            let found = read(TEXT, name, &labels(with)).unwrap();
+            found
+                .into_iter()
+                .map(|(_, value)| value)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(values("pending", &[]), [2.0, 3.0]);
+        assert_eq!(values("pending", &[("queue", "unschedulable")]), [3.0]);
+        assert_eq!(values("seconds_count", &[]), [4.0]);
+        assert_eq!(values("done_total", &[]), [7.0]);
+        assert!(values("none", &[]).is_empty());
+    }
+}

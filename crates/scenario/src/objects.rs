@@ -1,0 +1,216 @@
+//! Objects of every kind that the API server serves, through its REST API.
+
+use ::http::{Method, StatusCode};
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::{
+    format::{Deletion, ObjectRef},
+    http,
+    problem::suggestion,
+};
+
+/// The API of a cluster.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    /// `HOST:PORT`
+    server: String,
+    resources: OnceCell<Vec<Resource>>,
+}
+
+/// What the API server says of a kind.
+#[derive(Clone, Debug)]
+struct Resource {
+    /// `/apis/apps/v1`
+    prefix: String,
+    group: String,
+    plural: String,
+    singular: String,
+    kind: String,
+    short: Vec<String>,
+    namespaced: bool,
+}
+
+impl Resource {
+    fn is(&self, word: &str) -> bool {
+        let kind = self.kind.to_lowercase();
+        let full = [&self.plural, &self.singular, &kind];
+        full.iter().any(|name| {
+            word == name.as_str()
+                || (!self.group.is_empty() && word == format!("{name}.{}", self.group))
+        }) || self.short.iter().any(|name| name == word)
+    }
+
+    fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
+        let mut path = self.prefix.clone();
+        if let Some(namespace) = namespace.filter(|_| self.namespaced) {
+            path.push_str("/namespaces/");
+            path.push_str(namespace);
+        }
+        path.push('/');
+        path.push_str(&self.plural);
+        if let Some(name) = name {
+            path.push('/');
+            path.push_str(name);
+        }
+        path
+    }
+}
+
+impl Objects {
+    pub(crate) fn new(server: &str) -> Self {
+        Self {
+            server: server.into(),
+            resources: OnceCell::new(),
+        }
+    }
+
+    /// The object, if there is one.
+    pub(crate) async fn get(&self, namespace: &str, object: &ObjectRef) -> Result<Option<Value>> {
+        let path = self
+            .resource(&object.kind)
+            .await?
+            .path(Some(namespace), Some(&object.name));
+        let answer = http::send(&self.server, Method::GET, &path, None).await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        answer
+            .json()
+            .map(Some)
+            .with_context(|| format!("get {object}"))
+    }
+
+    /// The objects of a kind, in one namespace or in all.
+    pub(crate) async fn list(
+        &self,
+        kind: &str,
+        namespace: Option<&str>,
+        selector: Option<&str>,
+    ) -> Result<Vec<Value>> {
+        let mut path = self.resource(kind).await?.path(namespace, None);
+        if let Some(selector) = selector {
+            let encoded: String = form_urlencoded::byte_serialize(selector.as_bytes()).collect();
+            path.push_str("?labelSelector=");
+            path.push_str(&encoded);
+        }
+        let answer = http::send(&self.server, Method::GET, &path, None).await?;
+        let mut list = answer.json().with_context(|| format!("list {kind}"))?;
+        match list["items"].take() {
+            Value::Array(items) => Ok(items),
+            _ => bail!("list {kind}: the answer has no items"),
+        }
+    }
+
+    /// What objects of a kind call it: `Pod`.
+    pub(crate) async fn kind(&self, word: &str) -> Result<String> {
+        Ok(self.resource(word).await?.kind.clone())
+    }
+
+    /// Deletes the object, or begins to. It may be gone already.
+    pub(crate) async fn delete(&self, deletion: &Deletion) -> Result<()> {
+        let Deletion {
+            object,
+            namespace,
+            grace_period_seconds,
+            wait: _,
+        } = deletion;
+        let namespace = namespace.as_deref().unwrap_or("default");
+        let path = self
+            .resource(&object.kind)
+            .await?
+            .path(Some(namespace), Some(&object.name));
+        let options = grace_period_seconds.map(
+            |seconds| json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": seconds}),
+        );
+        let body = options
+            .as_ref()
+            .map(|options| ("application/json", options));
+        let answer = http::send(&self.server, Method::DELETE, &path, body).await?;
+        answer.json().with_context(|| format!("delete {object}"))?;
+        Ok(())
+    }
+
+    /// Merges `patch` into the object.
+    pub(crate) async fn patch(
+        &self,
+        namespace: &str,
+        object: &ObjectRef,
+        patch: &Value,
+    ) -> Result<()> {
+        let path = self
+            .resource(&object.kind)
+            .await?
+            .path(Some(namespace), Some(&object.name));
+        let body = Some(("application/merge-patch+json", patch));
+        let answer = http::send(&self.server, Method::PATCH, &path, body).await?;
+        answer.json().with_context(|| format!("patch {object}"))?;
+        Ok(())
+    }
+
+    async fn resource(&self, word: &str) -> Result<&Resource> {
+        let resources = self.resources.get_or_try_init(|| self.discover()).await?;
+        let word = word.to_lowercase();
+        resources
+            .iter()
+            .find(|resource| resource.is(&word))
+            .with_context(|| {
+                let known: Vec<_> = resources
+                    .iter()
+                    .map(|resource| resource.plural.as_str())
+                    .collect();
+                let hint = suggestion(&word, known.iter().copied());
+                format!(
+                    "the API server serves no {word:?}; it serves {}{hint}",
+                    known.join(", ")
+                )
+            })
+    }
+
+    async fn discover(&self) -> Result<Vec<Resource>> {
+        let mut found = self.group("", "/api/v1").await?;
+        let groups = self.document("/apis").await?;
+        for group in groups["groups"].as_array().into_iter().flatten() {
+            let name = group["name"].as_str().unwrap_or_default();
+            let Some(version) = group["preferredVersion"]["groupVersion"].as_str() else {
+                continue;
+            };
+            found.extend(self.group(name, &format!("/apis/{version}")).await?);
+        }
+        Ok(found)
+    }
+
+    async fn group(&self, group: &str, prefix: &str) -> Result<Vec<Resource>> {
+        let list = self.document(prefix).await?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let resource = |of: &Value| Resource {
+            prefix: prefix.into(),
+            group: group.into(),
+            plural: text(&of["name"]),
+            singular: text(&of["singularName"]),
+            kind: text(&of["kind"]),
+            short: of["shortNames"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(text)
+                .collect(),
+            namespaced: of["namespaced"] == true,
+        };
+        let resources = list["resources"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(resource);
+        // `pods/status` is no kind.
+        Ok(resources
+            .filter(|resource| !resource.plural.contains('/'))
+            .collect())
+    }
+
+    async fn document(&self, path: &str) -> Result<Value> {
+        let answer = http::send(&self.server, Method::GET, path, None).await?;
+        answer.json().with_context(|| format!("ask {path}"))
+    }
+}

@@ -1,0 +1,188 @@
+//! Many runs, side by side.
+
+use std::{
+    collections::BTreeMap,
+    num::NonZeroUsize,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use futures::{StreamExt as _, stream};
+use podplane_testkit::Program;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    console::{Console, seconds},
+    junit,
+    plan::Case,
+    runner::{self, Job, Outcome, Report, Setting},
+};
+
+/// How scenarios are run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program that clusters are made of.
+    pub program: PathBuf,
+    /// Where to write a JUnit report.
+    pub junit: Option<PathBuf>,
+    /// Leave the clusters running.
+    pub keep: bool,
+    /// What is random follows from this.
+    pub seed: Option<u64>,
+    /// How often each is run.
+    pub repeat: NonZeroUsize,
+    /// How many are run at once.
+    pub jobs: NonZeroUsize,
+    /// Where the logs of every run stay. Else those of runs that failed stay in the directory of temporary files.
+    pub output: Option<PathBuf>,
+}
+
+/// How all of it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All have passed.
+    Passed,
+    /// At least one has failed.
+    Failed,
+    /// None has failed, and at least one could not be run.
+    Broken,
+    /// Somebody ended it.
+    Interrupted,
+}
+
+/// Runs scenarios, each in a cluster of its own, and tells of them on standard output. `cancel` ends them all in order.
+///
+/// # Errors
+///
+/// If nothing could be run, or the report could not be written.
+pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) -> Result<Verdict> {
+    let Options {
+        program,
+        junit,
+        keep,
+        seed,
+        repeat,
+        jobs,
+        output,
+    } = options;
+    let begun = Instant::now();
+    let console = Console::new();
+    let seed_of_all = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let setting = Setting {
+        program: Program::at(program)?,
+        keep,
+        keep_output: output.is_some(),
+        output: output.unwrap_or_else(|| std::env::temp_dir().join("podplane-test")),
+        cancel: cancel.clone(),
+    };
+    let number = cases.len() * repeat.get();
+    console.line(&format!(
+        "{number} runs, {} at once, seed {seed_of_all}",
+        jobs.get().min(number)
+    ));
+    let queue = (0..repeat.get()).flat_map(|round| {
+        let job = move |case: &Case| {
+            // What the scenario says is weaker than what is asked for.
+            let base = seed.or(case.cluster.seed).unwrap_or(seed_of_all);
+            let title = match repeat.get() {
+                1 => case.title(),
+                _ => format!("{}#{}", case.title(), round + 1),
+            };
+            Job {
+                case: case.clone(),
+                title,
+                seed: base.wrapping_add(u64::try_from(round).unwrap_or_default()),
+            }
+        };
+        cases.iter().map(job).collect::<Vec<_>>()
+    });
+    let each = queue.map(|job| async {
+        if cancel.is_cancelled() {
+            return None;
+        }
+        let track = console.track(&job.title);
+        let report = runner::run(job, &setting, &track).await;
+        drop(track);
+        console.ended(&report);
+        Some(report)
+    });
+    let reports: Vec<Report> = stream::iter(each)
+        .buffer_unordered(jobs.get())
+        .filter_map(std::future::ready)
+        .collect()
+        .await;
+    if let Some(file) = junit {
+        let text = junit::xml(&reports, begun.elapsed())?;
+        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    }
+    summarize(&console, &reports, begun.elapsed(), seed_of_all, number);
+    Ok(verdict(&reports, &cancel))
+}
+
+fn verdict(reports: &[Report], cancel: &CancellationToken) -> Verdict {
+    let any = |is: fn(&Outcome) -> bool| reports.iter().any(|report| is(&report.outcome));
+    if cancel.is_cancelled() {
+        Verdict::Interrupted
+    } else if any(|outcome| matches!(outcome, Outcome::Failed(_))) {
+        Verdict::Failed
+    } else if any(|outcome| !matches!(outcome, Outcome::Passed)) {
+        Verdict::Broken
+    } else {
+        Verdict::Passed
+    }
+}
+
+fn summarize(console: &Console, reports: &[Report], took: Duration, seed: u64, planned: usize) {
+    let mut times: BTreeMap<(&str, &str), Vec<Duration>> = BTreeMap::new();
+    for report in reports {
+        for (name, took) in &report.timings {
+            let scenario = report.job.case.name.as_str();
+            times.entry((scenario, name)).or_default().push(*took);
+        }
+    }
+    for ((scenario, name), mut times) in times {
+        times.sort();
+        if let [first, .., last] = times.as_slice() {
+            let median = times[times.len() / 2];
+            console.line(&format!(
+                "{scenario}: {name}: {} to {}, median {}, of {}",
+                seconds(*first),
+                seconds(*last),
+                seconds(median),
+                times.len()
+            ));
+        }
+    }
+    let number =
+        |is: fn(&Outcome) -> bool| reports.iter().filter(|report| is(&report.outcome)).count();
+    let counts = [
+        (
+            number(|outcome| matches!(outcome, Outcome::Passed)),
+            "passed",
+        ),
+        (
+            number(|outcome| matches!(outcome, Outcome::Failed(_))),
+            "failed",
+        ),
+        (
+            number(|outcome| matches!(outcome, Outcome::Broken(_))),
+            "could not be run",
+        ),
+        (
+            number(|outcome| matches!(outcome, Outcome::Interrupted)),
+            "interrupted",
+        ),
+        (planned - reports.len(), "not begun"),
+    ];
+    let each: Vec<_> = counts
+        .iter()
+        .filter(|(number, word)| *number > 0 || *word == "passed")
+        .map(|(number, word)| format!("{number} {word}"))
+        .collect();
+    console.line(&format!(
+        "{}; seed {seed}; {}",
+        each.join(", "),
+        seconds(took)
+    ));
+}

@@ -1,0 +1,317 @@
+//! What is wrong with scenarios, and where: text in, `line:column: message` out.
+
+use std::path::Path;
+
+use crate::{
+    load::{Catalog, parse},
+    plan::Case,
+};
+
+fn catalog() -> Catalog {
+    let flags = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let services = [
+        (
+            "scheduler",
+            flags(&[
+                "pod-initial-backoff-seconds",
+                "pod-max-backoff-seconds",
+                "ip-policy",
+            ]),
+        ),
+        ("kubelet", flags(&["max-pods"])),
+        ("ipam-controller", flags(&["cluster-cidr", "release-delay"])),
+    ];
+    Catalog {
+        flags: services
+            .map(|(name, flags)| (name.to_owned(), flags))
+            .into(),
+    }
+}
+
+fn read(text: &str) -> Result<Vec<Case>, Vec<String>> {
+    parse(Path::new("x.yaml"), text, &catalog()).map_err(|problems| {
+        let strip = |problem: &crate::Problem| {
+            let text = problem.to_string();
+            text.strip_prefix("x.yaml:").unwrap_or(&text).to_owned()
+        };
+        problems.iter().map(strip).collect()
+    })
+}
+
+/// Each text with the beginning of the first problem.
+const WRONG: &[(&str, &str)] = &[
+    // Not YAML.
+    ("steps: [", "1:8: unclosed bracket"),
+    ("steps:\n- expect: []\n  expect: []\n", "3:3: "),
+    (
+        "",
+        "1:1: invalid type: null, expected a mapping with `steps`",
+    ),
+    // Not of the format.
+    ("name: x\n", "1:1: missing field `steps`"),
+    ("steps: []\n", "1:8: a scenario needs at least one step"),
+    (
+        "stepz: []\n",
+        "1:1: unknown field \"stepz\"; did you mean \"steps\"?",
+    ),
+    (
+        "steps:\n- wait:\n    within: 20s\n    expext: []\n",
+        "4:5: unknown field \"expext\"; did you mean \"expect\"?",
+    ),
+    (
+        "steps:\n- kil: {process: scheduler}\n",
+        "2:3: unknown field \"kil\"; did you mean \"kill\"?",
+    ),
+    (
+        "steps:\n- wait: {within: 20, expect: []}\n",
+        "2:18: invalid type: integer `20`, expected a string",
+    ),
+    (
+        "steps:\n- wait: {within: 20 sheep, expect: []}\n",
+        "2:18: \"20 sheep\" is no time: want one such as 200ms, 20s or 1m 30s",
+    ),
+    (
+        "steps:\n- delete: web-0\n",
+        "2:11: \"web-0\" is no object: want KIND/NAME, such as pod/web-0",
+    ),
+    (
+        "steps:\n- delete: [pod/a, web-0]\n",
+        "2:19: \"web-0\" is no object",
+    ),
+    (
+        "steps:\n- kill: {process: scheduler, signal: NINE}\n",
+        "2:38: unknown variant \"NINE\"; known are KILL, TERM",
+    ),
+    (
+        "cluster:\n  network: lodger\nsteps: []\n",
+        "2:12: unknown variant \"lodger\"; did you mean \"ledger\"?",
+    ),
+    (
+        "cluster:\n  nodes:\n  - {name: a, lables: {}}\nsteps: []\n",
+        "3:15: unknown field \"lables\"; did you mean \"labels\"?",
+    ),
+    (
+        "cluster: {nodes: many}\nsteps: []\n",
+        "1:18: invalid type: string \"many\", expected a number of nodes",
+    ),
+    (
+        "steps:\n- violations: [podcidr-overlap]\n",
+        "2:16: unknown variant \"podcidr-overlap\"; known are duplicate-pod-ip",
+    ),
+    // Steps.
+    (
+        "steps:\n- name: both\n  apply: {kind: Pod}\n  delete: pod/a\n",
+        "4:3: a step has one action, and this one has apply before delete: make delete a step of its own",
+    ),
+    (
+        "steps:\n- name: none\n",
+        "2:3: a step needs an action: one of apply, ",
+    ),
+    ("steps:\n- apply: none.yaml\n", "2:10: there is no file "),
+    ("steps:\n- apply: [none.yaml]\n", "2:11: there is no file "),
+    (
+        "steps:\n- kill: {process: shceduler}\n",
+        "2:19: there is no process \"shceduler\" at this step; there are apiserver, ipam-controller, controller-manager, scheduler, and kubelet-NODE and cri-NODE of each node; did you mean \"scheduler\"?",
+    ),
+    (
+        "steps:\n- rebootNode: {node: node-3}\n",
+        "2:22: there is no node \"node-3\" at this step; there are node-0, node-1 and node-2; did you mean \"node-",
+    ),
+    (
+        "steps:\n- removeNode: {node: node-1}\n- rebootNode: {node: node-1}\n",
+        "3:22: there is no node \"node-1\" at this step",
+    ),
+    (
+        "steps:\n- addNodes: {names: node-1}\n",
+        "2:21: there is a node \"node-1\" already",
+    ),
+    (
+        "steps:\n- partition: {node: node-0, process: scheduler, from: apiserver}\n",
+        "2:29: who is cut off, a node or a process?",
+    ),
+    (
+        "steps:\n- partition: {node: node-0, from: network}\n",
+        "2:35: in ledger mode there is no network of pods",
+    ),
+    (
+        "steps:\n- calls: {of: scheduler}\n",
+        "2:10: what becomes of the calls?",
+    ),
+    (
+        "steps:\n- restart: {service: scheduler, flags: {pod-initial-backof-seconds: 1}}\n",
+        "2:41: scheduler has no flag \"pod-initial-backof-seconds\"; did you mean \"pod-initial-backoff-seconds\"?",
+    ),
+    (
+        "cluster:\n  extraConfig:\n    kubelet: {maximum: 1}\nsteps: []\n",
+        "3:15: kubelet has no flag \"maximum\": see podplane kubelet --help",
+    ),
+    // Expectations.
+    (
+        "steps:\n- expect:\n  - {object: pod/a, jsonpath: '{.status.phase', equals: Running}\n",
+        "3:32: \"{.status.phase\" is no JSONPath: want $.status.phase or {.status.phase}",
+    ),
+    (
+        "steps:\n- expect:\n  - object: pod/a\n    cel: object.status.phase == Running\n",
+        "4:33: nothing is called \"Running\" in CEL here: only `object` is",
+    ),
+    (
+        "steps:\n- expect:\n  - {object: pod/a, cel: 'object.status.phase =='}\n",
+        "3:49: not CEL: ",
+    ),
+    (
+        "steps:\n- expect:\n  - {count: pods, where: 'sizeof(object) == 1', equals: 1}\n",
+        "3:27: CEL has no function \"sizeof\"",
+    ),
+    (
+        "steps:\n- expect:\n  - {count: pods, where: 'true'}\n",
+        "3:5: how many? Say equals, atLeast or atMost",
+    ),
+    (
+        "steps:\n- expect:\n  - {count: pods, equals: three}\n",
+        "3:27: \"three\" is no number",
+    ),
+    (
+        "steps:\n- expect:\n  - {count: pods, jsonpath: .a, equals: 1}\n",
+        "3:19: jsonpath does not go with count; what does is namespace, selector, where, equals, atLeast and atMost",
+    ),
+    (
+        "steps:\n- expect:\n  - {object: pod/a, count: pods}\n",
+        "3:21: an expectation is about one thing, and this one is about object before count",
+    ),
+    (
+        "steps:\n- expect:\n  - {equals: 1}\n",
+        "3:5: what is this about? Say one of object, count, event, metric, ping, command, call",
+    ),
+    ("steps:\n- expect: []\n", "2:11: what must hold?"),
+    (
+        "steps:\n- expect:\n  - {object: pod/a, jsonpath: .a, matches: '('}\n",
+        "3:45: not a regular expression: unclosed group",
+    ),
+    (
+        "steps:\n- expect:\n  - {metric: up, service: scheduler-x, equals: 1}\n",
+        "3:27: there is no process \"scheduler-x\"",
+    ),
+    (
+        "steps:\n- expect:\n  - {ping: {from: a, to: b}}\n",
+        "3:6: in ledger mode pods have no network to ping in: set cluster.network to kernel",
+    ),
+    // The matrix.
+    (
+        "matrix: {mask: [30, 29]}\ncluster:\n  nodeCIDRMaskSize: ${musk}\nsteps: []\n",
+        "3:21: ${musk} is no value of the matrix; did you mean \"mask\"?",
+    ),
+    (
+        "matrix: {mask: 30}\nsteps: []\n",
+        "1:16: invalid type: integer `30`, expected a sequence",
+    ),
+    (
+        "matrix: [{a: 1}, {b: 1}]\nsteps: []\n",
+        "1:18: each combination has values of the same names, as the first has: a",
+    ),
+    (
+        "matrix: {mask: []}\nsteps: []\n",
+        "1:9: there is no combination in it",
+    ),
+    (
+        "matrix: {mask: [30, many]}\ncluster: {nodeCIDRMaskSize: '${mask}'}\nsteps: [{violations: [lost-write]}]\n",
+        "2:29: invalid type: string \"many\", expected u8",
+    ),
+];
+
+#[test]
+fn what_is_wrong_is_told_with_its_place() {
+    let mut failed = Vec::new();
+    for (text, want) in WRONG {
+        match read(text) {
+            Ok(_) => failed.push(format!("no problem in:\n{text}")),
+            Err(problems) if problems[0].starts_with(want) => {}
+            Err(problems) => failed.push(format!(
+                "{text}\n want {want}\n  got {}",
+                problems.join("\n      ")
+            )),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let text = "cluster: {extraConfig: {kubelet: {maximum: 1}, kubelt: {}}}\nsteps:\n- kill: {process: x}\n- expect: [{object: pod/a, cel: b}]\n";
+    let problems = read(text).unwrap_err();
+    let places: Vec<_> = problems
+        .iter()
+        .map(|problem| problem.split(' ').next().unwrap())
+        .collect();
+    assert_eq!(
+        places,
+        ["1:35:", "1:48:", "3:19:", "4:33:"],
+        "{problems:#?}"
+    );
+}
+
+#[test]
+fn a_matrix_gives_a_run_for_each_combination() {
+    let text = "name: full\nmatrix: {mask: [30, 29], policy: ['off', resource]}\ncluster:\n  nodeCIDRMaskSize: ${mask}\n  ipPolicy: ${policy}\nsteps:\n\
+        - name: with ${policy} of ${mask}\n  run: {command: 'echo $${policy} $HOME ${mask}'}\n";
+    let cases = read(text).unwrap();
+    let titles: Vec<_> = cases.iter().map(Case::title).collect();
+    assert_eq!(
+        titles,
+        [
+            "full[mask=30,policy=off]",
+            "full[mask=30,policy=resource]",
+            "full[mask=29,policy=off]",
+            "full[mask=29,policy=resource]"
+        ]
+    );
+    assert_eq!(cases[2].cluster.node_cidr_mask_size, Some(29));
+    assert_eq!(cases[2].cluster.ip_policy.as_deref(), Some("off"));
+    assert_eq!(cases[1].steps[0].title, "with resource of 30");
+    let crate::plan::Action::Run(run) = &cases[1].steps[0].action else {
+        panic!("no run");
+    };
+    assert_eq!(run.words, ["sh", "-c", "echo ${policy} $HOME 30"]);
+}
+
+#[test]
+fn a_file_without_a_name_is_called_after_itself() {
+    let cases = read("steps: [{violations: [lost-write]}]").unwrap();
+    assert_eq!(cases[0].title(), "x");
+}
+
+/// Editors read the file; `podplane test --schema` prints the same.
+#[test]
+fn the_schema_in_the_docs_is_that_of_the_types() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenario.schema.json");
+    let kept = std::fs::read_to_string(&file).unwrap_or_default();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap_or_default();
+    assert!(
+        kept == crate::format::schema(),
+        "docs/scenario.schema.json is old: podplane test --schema > docs/scenario.schema.json"
+    );
+}
+
+/// Every example of the reference is a scenario, or the steps of one.
+#[test]
+fn the_examples_of_the_reference_are_read() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let examples: Vec<_> = text
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert!(examples.len() >= 4, "{}", examples.len());
+    for example in examples {
+        let whole = match example {
+            steps if steps.starts_with("- ") => {
+                format!("cluster: {{network: auto}}\nsteps:\n{steps}")
+            }
+            whole => whole.to_owned(),
+        };
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/x.yaml");
+        if let Err(problems) = parse(&here, &whole, &catalog()) {
+            panic!("{problems:#?}\nin:\n{whole}");
+        }
+    }
+}
