@@ -16,7 +16,7 @@ pub mod transport;
 pub mod wire;
 
 /// The encoded `FileDescriptorSet` of every service here, for reflection.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// A module of generated code, which keeps its own style.
 macro_rules! generated {
