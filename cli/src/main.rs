@@ -12,7 +12,7 @@ mod merge;
 mod output;
 mod report;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -112,10 +112,20 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Under the name of a plugin it is that plugin: an image has links, and one program.
+    if let Some(plugin) = called_as().as_deref().and_then(podplane_cni::plugin) {
+        return podplane_cni::skel::main(plugin);
+    }
     let Cli { global, command } = Cli::parse();
     let done = Global::try_from(global)
         .and_then(|global| dispatch(command, &global).map_err(|error| global.locate(error)));
     done.unwrap_or_else(|error| report::failure(&error))
+}
+
+/// The name that this program was started under.
+fn called_as() -> Option<String> {
+    let path = PathBuf::from(std::env::args_os().next()?);
+    Some(path.file_name()?.to_str()?.to_owned())
 }
 
 fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {

@@ -39,6 +39,20 @@ pub const PLUGINS: [&str; 6] = [
     "static",
 ];
 
+/// The plugin of a name, for a program that is all of them.
+#[must_use]
+pub fn plugin(name: &str) -> Option<&'static dyn skel::Plugin> {
+    Some(match name {
+        "bridge" => &bridge::BridgePlugin,
+        "host-local" => &host_local::HostLocal,
+        "loopback" => &loopback::Loopback,
+        "portmap" => &portmap::Portmap,
+        "ptp" => &ptp::Ptp,
+        "static" => &static_ipam::StaticIpam,
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeSet, fs};
@@ -52,5 +66,8 @@ mod tests {
         });
         let listed = super::PLUGINS.map(str::to_owned);
         assert_eq!(names.collect::<BTreeSet<_>>(), BTreeSet::from(listed));
+        for name in super::PLUGINS {
+            assert_eq!(super::plugin(name).unwrap().name(), name);
+        }
     }
 }
