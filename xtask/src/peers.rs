@@ -21,6 +21,14 @@ const PACKAGES: &[Package] = &[
         file: "/usr/lib/cni/host-local",
     },
     Package {
+        name: "docker-compose",
+        file: "/usr/bin/docker-compose",
+    },
+    Package {
+        name: "docker.io",
+        file: "/usr/sbin/dockerd",
+    },
+    Package {
         name: "e2fsprogs",
         file: "/usr/sbin/mkfs.ext4",
     },

@@ -1,0 +1,175 @@
+//! A Docker daemon of the test's own, in namespaces that end with it: its bridges, rules, mounts and containers are nowhere else, and nothing of them is left.
+
+use std::{
+    fs,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+use podplane_testkit::eventually;
+use podplane_tests::programs::{Finished, finish};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    thread::LinkNameSpaceType,
+};
+use tempfile::TempDir;
+
+const DOCKERD: &str = "/usr/sbin/dockerd";
+const COMPOSE: &str = "/usr/bin/docker-compose";
+
+/// Moves into the daemon's place what it needs of the machine, and becomes it.
+const START: &str = r#"
+mount --rbind /sys/fs/cgroup "$1/cgroup"
+mount -t sysfs sysfs /sys
+mount --rbind "$1/cgroup" /sys/fs/cgroup
+mount -t tmpfs tmpfs /run
+ip link set lo up
+exec dockerd --host "unix://$1/docker.sock" --data-root "$1/data" --exec-root /run/docker --pidfile /run/docker.pid --cgroup-parent "/$2"
+"#;
+
+/// Whether Debian's docker.io and docker-compose are here.
+pub(crate) fn is_there() -> bool {
+    Path::new(DOCKERD).exists() && Path::new(COMPOSE).exists()
+}
+
+/// The running daemon; ended, with all its containers, when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    process: Child,
+    dir: TempDir,
+    /// What its control groups are called.
+    group: String,
+}
+
+impl Daemon {
+    /// Starts it, and moves the calling thread into its network namespace, where published ports are.
+    pub(crate) async fn start() -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("pp-").tempdir()?;
+        fs::create_dir(dir.path().join("cgroup"))?;
+        let group = dir.path().file_name().context("a name")?;
+        let group = group.to_string_lossy().into_owned();
+        let log = fs::File::create(dir.path().join("dockerd.log"))?;
+        let process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "unshare", "--mount", "--net"])
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(["sh", "-ec", START, "dockerd"])
+            .arg(dir.path())
+            .arg(&group)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("start dockerd")?;
+        let daemon = Self {
+            process,
+            dir,
+            group,
+        };
+        let answers = || async { daemon.docker("version").code };
+        eventually("dockerd answers", answers, |code| *code == Some(0)).await?;
+        let network = fs::File::open(format!("/proc/{}/ns/net", daemon.init()?.as_raw_nonzero()))?;
+        rustix::thread::move_into_link_name_space(
+            network.as_fd(),
+            Some(LinkNameSpaceType::Network),
+        )?;
+        Ok(daemon)
+    }
+
+    /// The daemon itself, the first process of its namespace.
+    fn init(&self) -> Result<Pid> {
+        let id = self.process.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+        let first = children.split_whitespace().next().context("dockerd")?;
+        Pid::from_raw(first.parse()?).context("its process")
+    }
+
+    /// A directory that goes with it.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Runs `docker` with arguments that are separated by blanks.
+    pub(crate) fn docker(&self, args: &str) -> Finished {
+        finish(self.command("docker").args(args.split_whitespace()))
+    }
+
+    /// Runs `docker-compose` on the project in `dir`.
+    pub(crate) fn compose(&self, dir: &Path, args: &str) -> Finished {
+        let mut compose = self.command(COMPOSE);
+        compose.current_dir(dir).args(args.split_whitespace());
+        finish(
+            compose
+                .env("COMPOSE_PROJECT_NAME", "podplane")
+                .env("PODPLANE_DOCKERFILE", "deploy/Dockerfile.prebuilt"),
+        )
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let socket = self.dir().join("docker.sock");
+        let mut command = Command::new(program);
+        command
+            .stdin(Stdio::null())
+            .env("DOCKER_HOST", format!("unix://{}", socket.display()));
+        command
+    }
+
+    /// Where a volume is.
+    pub(crate) fn volume(&self, name: &str) -> PathBuf {
+        let volumes = self.dir().join("data/volumes");
+        volumes.join(name).join("_data")
+    }
+
+    /// Kills a process of a container, whose id is that of the daemon's namespace: as a crash, and not as `docker kill`, after which a container is meant to be down.
+    pub(crate) fn crash(&self, pid: u64) -> Result<()> {
+        let mut enter = Command::new("nsenter");
+        enter.args([
+            "--pid",
+            "--target",
+            &self.init()?.as_raw_nonzero().to_string(),
+        ]);
+        finish(enter.args(["kill", "-KILL", &pid.to_string()])).ok();
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        // The first process of a namespace takes all others with it, and is gone only after them.
+        match self.init() {
+            Ok(init) => kill_process(init, Signal::KILL)?,
+            Err(_) => self.process.kill()?,
+        }
+        self.process.wait()?;
+        let hierarchies = fs::read_dir("/sys/fs/cgroup")?.flatten();
+        for hierarchy in hierarchies.map(|entry| entry.path()) {
+            remove_groups(&hierarchy.join(&self.group));
+        }
+        remove_groups(&Path::new("/sys/fs/cgroup").join(&self.group));
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    #[expect(clippy::print_stderr, reason = "a test")]
+    fn drop(&mut self) {
+        let log = self.dir().join("dockerd.log");
+        if std::thread::panicking() {
+            let text = fs::read_to_string(log).unwrap_or_default();
+            let last: Vec<_> = text.lines().rev().take(20).collect();
+            eprintln!("dockerd's last words, backwards: {last:#?}");
+        }
+        if let Err(error) = self.end() {
+            eprintln!("end dockerd: {error}");
+        }
+    }
+}
+
+/// Removes control groups from the leaves on. Only directories can be removed there, and only empty groups.
+fn remove_groups(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_groups(&entry.path());
+        }
+    }
+    _ = fs::remove_dir(dir);
+}
