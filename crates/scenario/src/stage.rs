@@ -43,7 +43,7 @@ impl<'a> Stage<'a> {
     ) -> Result<Self> {
         let scratch = dir.join("scratch");
         std::fs::create_dir_all(&scratch).with_context(|| format!("make {}", scratch.display()))?;
-        let mut builder = builder(case)
+        let mut builder = builder(case, program)
             .program(program.path())
             .data_dir(data_dir(dir));
         if keep {
@@ -186,7 +186,7 @@ pub(crate) fn data_dir(dir: &Path) -> PathBuf {
     dir.join("data")
 }
 
-fn builder(case: &Case) -> ClusterBuilder {
+fn builder(case: &Case, program: &Program) -> ClusterBuilder {
     let format::Cluster {
         nodes,
         network,
@@ -251,7 +251,9 @@ fn builder(case: &Case) -> ClusterBuilder {
         }
     }
     if let Some(Several(dirs)) = cni_bin_dir {
-        let each: Vec<_> = dirs.iter().map(|dir| case.resolve(dir)).collect();
+        // What a plugin of one's own delegates to is podplane's, unless it is there too.
+        let each = dirs.iter().map(|dir| case.resolve(dir));
+        let each = each.chain([program.dir().to_owned()]);
         let joined = std::env::join_paths(each).unwrap_or_default();
         builder = builder.cni_bin_dir(joined);
     }

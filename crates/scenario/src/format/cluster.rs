@@ -46,7 +46,7 @@ pub struct Cluster {
     pub release_delay: Option<String>,
     /// The CNI configuration of nodes. Default: containerd
     pub cni_template: Option<String>,
-    /// Where the CNI plugins are, seen from the scenario's file; of several directories the first that has a plugin. Default: podplane's own
+    /// Where CNI plugins are, seen from the scenario's file; of several directories the first that has a plugin. Those that are in none are podplane's own
     pub cni_bin_dir: Option<Several<PathBuf>>,
     /// The CRI servers of nodes, where they are not podplane's: unix:PATH, in which {node} stands for a node's name
     pub cri_endpoint: Option<String>,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Deserializer, de::IntoDeserializer as _};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 use serde_untagged::UntaggedEnumVisitor;
 
 use super::{
@@ -184,7 +184,26 @@ pub enum Command {
     /// For sh.
     Line(String),
     /// The program and its arguments.
-    Words(Vec<String>),
+    Words(#[schemars(with = "Vec<Word>")] Vec<String>),
+}
+
+/// A word of a command line, as YAML has it.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "want a text, a number or a boolean")]
+enum Word {
+    Text(String),
+    Number(Number),
+    Boolean(bool),
+}
+
+impl From<Word> for String {
+    fn from(word: Word) -> Self {
+        match word {
+            Word::Text(text) => text,
+            Word::Number(number) => number.to_string(),
+            Word::Boolean(boolean) => boolean.to_string(),
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Command {
@@ -192,7 +211,10 @@ impl<'de> Deserialize<'de> for Command {
         UntaggedEnumVisitor::new()
             .expecting("a list of the program and its arguments, or a line for sh")
             .string(|line| Ok(Self::Line(line.into())))
-            .seq(|words| words.deserialize().map(Self::Words))
+            .seq(|words| {
+                let words: Vec<Word> = words.deserialize()?;
+                Ok(Self::Words(words.into_iter().map(Into::into).collect()))
+            })
             .deserialize(from)
     }
 }
