@@ -13,6 +13,7 @@ mod cache;
 mod config;
 mod engine;
 mod error;
+mod metrics;
 mod registry;
 mod rest;
 mod server;

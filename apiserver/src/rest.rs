@@ -9,7 +9,6 @@ mod call;
 mod discovery;
 pub(crate) mod events;
 mod log;
-mod metrics;
 mod openapi;
 mod patch;
 mod request;
@@ -37,10 +36,12 @@ use tokio_util::sync::CancellationToken;
 use self::{
     answer::{About, Answer, Form},
     call::{Call, Refused},
-    metrics::Metrics,
     resource::{Resource, Subresource},
 };
-use crate::cache::Position;
+use crate::{
+    cache::Position,
+    metrics::{self, Metrics, Request},
+};
 
 /// The Kubernetes version whose API this is.
 const MINOR: &str = "33";
@@ -60,12 +61,14 @@ pub(crate) fn router(
     mut kinds: Vec<Arc<dyn Resource>>,
     position: Position,
     stop: CancellationToken,
+    metrics: Metrics,
     registry: &mut Registry,
 ) -> Router {
     kinds.extend(review::reviews(&kinds));
     let kinds: Arc<[_]> = kinds.into();
+    Metrics::show_stored(registry, Arc::clone(&kinds), position);
     let facade = Facade {
-        metrics: Metrics::new(registry, Arc::clone(&kinds), position),
+        metrics,
         kinds,
         openapi: Arc::default(),
         stop,
@@ -300,14 +303,15 @@ impl Facade {
             body,
             facade: self,
         };
+        let verb = metrics::verb(&call.method, !target.name.is_empty(), call.is_watch());
+        let subresource = target.subresource.map_or("", Subresource::name);
+        let request = Request::new(target.resource.names(), subresource, verb);
+        let running = self.metrics.begins(request);
         let answer = call.answer().await.unwrap_or_else(|refused| match refused {
             Refused::Error(error) => target.refusal(&error),
             Refused::Answer(answer) => *answer,
         });
-        let verb = metrics::verb(&call.method, !target.name.is_empty(), call.is_watch());
-        let names = target.resource.names();
-        self.metrics
-            .answered(names, target.subresource, verb, answer.status());
+        running.answered(answer.status());
         answer
     }
 }

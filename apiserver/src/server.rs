@@ -27,6 +27,7 @@ use crate::{
     admission::{Admission, Fences, NodeBlocks, Policy},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
+    metrics::Metrics,
     registry::Registry,
     rest::{
         self,
@@ -135,7 +136,9 @@ pub(crate) async fn serve(
 ) -> Result<(), RunError> {
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlocks::open(engine.clone(), policy).await?);
-    let mut server = Server::new(engine.clone(), shutdown.clone());
+    let mut process = Process::new(DESCRIPTORS);
+    let metrics = Metrics::new(process.registry());
+    let mut server = Server::new(engine.clone(), metrics.clone(), shutdown.clone());
     server.add::<Pod>();
     let nodes = server.add_admitting::<Node>(Some(blocks.clone()));
     let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
@@ -159,8 +162,8 @@ pub(crate) async fn serve(
         ..
     } = server;
 
-    let mut process = Process::new(DESCRIPTORS);
-    let rest = rest::router(resources, position.clone(), end_watches, process.registry());
+    let registry = process.registry();
+    let rest = rest::router(resources, position.clone(), end_watches, metrics, registry);
     process.with_http(rest);
     let feed = feeder.fill(&engine).await?;
     let mut tasks = Tasks::new(shutdown);
@@ -204,6 +207,7 @@ fn spawn<E: Into<TaskError> + Send + 'static>(
 /// What is there for every kind.
 struct Server {
     engine: Engine,
+    metrics: Metrics,
     feeder: Feeder,
     position: Position,
     services: Services,
@@ -213,13 +217,14 @@ struct Server {
 }
 
 impl Server {
-    fn new(engine: Engine, stop: CancellationToken) -> Self {
+    fn new(engine: Engine, metrics: Metrics, stop: CancellationToken) -> Self {
         let feeder = Feeder::new();
         let position = feeder.position();
         let mut services = Services::default();
         services.add(StoreServiceServer::new(Backups(engine.clone())));
         Self {
             engine,
+            metrics,
             feeder,
             position,
             services,
@@ -242,8 +247,11 @@ impl Server {
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
         let registry = registry.admitting(admission);
-        self.services
-            .add(KindService::new(registry.clone(), self.stop.clone()));
+        self.services.add(KindService::new(
+            registry.clone(),
+            self.stop.clone(),
+            self.metrics.clone(),
+        ));
         self.kinds.push(Arc::new(registry.clone()));
         self.resources.push(Arc::new(registry.clone()));
         registry

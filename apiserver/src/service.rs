@@ -15,16 +15,22 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use podplane_proto::{
     error::ApiError,
     fence::{Fence, InvalidFence, METADATA},
     wire::Verb,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, body::Body, codegen::Service, server::NamedService};
+use tonic::{Code, Status, body::Body, codegen::Service, server::NamedService};
 
-use crate::{error, registry::Registry, strategy::Strategy};
+use crate::{
+    error,
+    metrics::{self, Metrics, Request},
+    registry::Registry,
+    rest::resource::{Resource, RestKind},
+    strategy::Strategy,
+};
 
 type Response = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
@@ -34,6 +40,7 @@ pub(crate) struct KindService<K> {
     registry: Registry<K>,
     /// Ends open watches.
     stop: CancellationToken,
+    metrics: Metrics,
 }
 
 impl<K> Clone for KindService<K> {
@@ -41,13 +48,18 @@ impl<K> Clone for KindService<K> {
         Self {
             registry: self.registry.clone(),
             stop: self.stop.clone(),
+            metrics: self.metrics.clone(),
         }
     }
 }
 
 impl<K: Strategy> KindService<K> {
-    pub(crate) fn new(registry: Registry<K>, stop: CancellationToken) -> Self {
-        Self { registry, stop }
+    pub(crate) fn new(registry: Registry<K>, stop: CancellationToken, metrics: Metrics) -> Self {
+        Self {
+            registry,
+            stop,
+            metrics,
+        }
     }
 }
 
@@ -84,7 +96,7 @@ fn fence(headers: &HeaderMap) -> Result<Option<Fence>, ApiError> {
         .map_err(|error: InvalidFence| error::bad_request(error.to_string()))
 }
 
-impl<K: NarrowMethods> Service<http::Request<Body>> for KindService<K> {
+impl<K: NarrowMethods + RestKind> Service<http::Request<Body>> for KindService<K> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Response;
@@ -105,12 +117,40 @@ impl<K: NarrowMethods> Service<http::Request<Body>> for KindService<K> {
             Ok(fence) => fence,
             Err(error) => return ready(Ok(status::of(error).into_http())).boxed(),
         };
-        match Verb::ALL
+        let verb = Verb::ALL
             .into_iter()
-            .find(|verb| verb.method::<K>() == method)
-        {
+            .find(|verb| verb.method::<K>() == method);
+        let (subresource, counted) = match verb {
+            Some(Verb::Create) => ("", "POST"),
+            Some(Verb::Get) => ("", "GET"),
+            Some(Verb::List) => ("", "LIST"),
+            Some(Verb::Watch) => ("", "WATCH"),
+            Some(Verb::Update) => ("", "PUT"),
+            Some(Verb::UpdateStatus) => ("status", "PUT"),
+            Some(Verb::Delete) => ("", "DELETE"),
+            // What the reference has for these is a subresource, and a patch.
+            None if method == "BindPod" => ("binding", "POST"),
+            None if method == "AssignPodCIDRs" => ("", "PATCH"),
+            None => ("", "other"),
+        };
+        let names = Resource::names(&self.registry);
+        let running = self
+            .metrics
+            .begins(Request::new(names, subresource, counted));
+        let answer = match verb {
             Some(verb) => methods::call(self, verb, fence, request),
             None => K::call(&self.registry, &method, fence, request),
+        };
+        async move {
+            let response = answer.await?;
+            // Without one there are messages, and the end of these is OK in nearly every case.
+            let code = Status::from_header_map(response.headers()).map_or(Code::Ok, |s| s.code());
+            running.answered(match (code, verb) {
+                (Code::Ok, Some(Verb::Create)) => StatusCode::CREATED,
+                _ => metrics::http_code(code),
+            });
+            Ok(response)
         }
+        .boxed()
     }
 }

@@ -28,7 +28,8 @@ use podplane_api::{
     networking::ClusterCIDR,
 };
 use podplane_client::{
-    Cache, Client, Endpoint, EventRecorder, ListParams, endpoint::EndpointError, reflector,
+    Cache, Client, Endpoint, EventRecorder, ListParams, QueueMetrics, endpoint::EndpointError,
+    reflector,
 };
 use podplane_telemetry::{
     Process, Services, Tasks,
@@ -190,6 +191,17 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     tasks.follow("signs of life", async move {
         known.follow(&is_known).await;
     });
+    let (nodes, workloads, collected) = (lifecycle.clone(), world.clone(), garbage.clone());
+    let sets = world.clone();
+    // Kubernetes' names.
+    let queues = QueueMetrics::default()
+        .with("node_lifecycle_controller", move || nodes.queue.stats())
+        .with("deployment", move || workloads.deployment_queue.stats())
+        .with("replicaset", move || sets.set_queue.stats())
+        .with("garbage_collector_attempt_to_delete", move || {
+            collected.queue.stats()
+        });
+
     let is_known = ready.clone();
     tasks.follow("node lifecycle controller", async move {
         is_known.opened().await;
@@ -227,6 +239,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     });
 
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
+    process.registry().register_collector(Box::new(queues));
     process.serve(listener, Services::default());
     process.ready_when("objects", async move { is_ready.opened().await });
     process.start(&mut tasks).await;

@@ -254,7 +254,10 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
     metrics.register(process.registry(), known.clone());
     let mut services = Services::default();
-    services.add(IpamServiceServer::new(service::Service::new(known.clone())));
+    services.add(IpamServiceServer::new(service::Service::new(
+        known.clone(),
+        pods.clone(),
+    )));
     process.serve(listener, services);
     process.ready_when("nodes", nodes.synced());
     process.ready_when("pods", pods.synced());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ipnet::IpNet;
-use podplane_client::WorkQueue;
+use podplane_client::{QueueMetrics, WorkQueue};
 use podplane_ipam::upstream::{CidrSet, Reservation};
 use podplane_ipam::{Claim, Usage};
 use prometheus_client::{
@@ -15,7 +15,7 @@ use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
     metrics::{
         MetricType,
-        counter::{ConstCounter, Counter},
+        counter::Counter,
         family::Family,
         gauge::{ConstGauge, Gauge},
         histogram::Histogram,
@@ -31,7 +31,7 @@ use crate::plan::{Allocator, Phase};
 /// The reference's buckets.
 const TRIES: [f64; 5] = [1.0, 5.0, 25.0, 125.0, 625.0];
 /// The name of the queue, as the reference labels it.
-const QUEUE: [(&str, &str); 1] = [("name", "range_allocator")];
+const QUEUE: &str = "range_allocator";
 
 /// The queue of the cloud's allocator, as the reference labels it.
 const CLOUD_QUEUE: [(&str, &str); 1] = [("name", "cloudCIDRAllocator")];
@@ -186,6 +186,9 @@ impl Metrics {
         );
         self.flags.register(registry, "cidrset");
         self.objects.register(registry, "multicidrset");
+        let queue = self.queue.clone();
+        let queues = QueueMetrics::default().with(QUEUE, move || queue.stats());
+        registry.register_collector(Box::new(queues));
         let metrics = self.clone();
         registry.register_collector(Box::new(Present { metrics, known }));
     }
@@ -359,24 +362,7 @@ impl States {
 
 impl Collector for Present {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let queue = self.metrics.queue.stats();
-        let depth = u64::try_from(queue.depth).unwrap_or(u64::MAX);
         let gauge = MetricType::Gauge;
-        let counter = MetricType::Counter;
-        let help = "Nodes that are ready to be looked at";
-        let mut family = encoder.encode_descriptor("workqueue_depth", help, None, gauge)?;
-        ConstGauge::new(depth).encode(family.encode_family(&QUEUE)?)?;
-        for (name, help, value) in [
-            ("workqueue_adds", "Looks that were asked for", queue.adds),
-            (
-                "workqueue_retries",
-                "Looks that were asked for after a failure",
-                queue.retries,
-            ),
-        ] {
-            let mut family = encoder.encode_descriptor(name, help, None, counter)?;
-            ConstCounter::new(value).encode(family.encode_family(&QUEUE)?)?;
-        }
         self.pools(&mut encoder)?;
         let Some(states) = self.known.read(States::of) else {
             return Ok(());

@@ -2,12 +2,14 @@
 
 mod findings;
 mod free;
+mod owner;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use podplane_client::{ApiError, Reason};
+use podplane_api::core::Pod;
+use podplane_client::{ApiError, Cache, Reason};
 use podplane_ipam::{Block, Claim, Owner, Usage, parse_cidr};
 use podplane_proto::ipam::{self as wire, ipam_service_server::IpamService};
 use tonic::{Request, Response, Status};
@@ -17,18 +19,17 @@ use crate::plan::{Allocator, Phase};
 
 /// The most that one answer has.
 const LIMIT: usize = 10_000;
-/// The most that an answer has on the owners of addresses.
-const OWNERS: usize = 1000;
 
 /// Answers from the controller's memory, which begins with the first lists of nodes and records.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     known: Arc<Known>,
+    pods: Cache<Pod>,
 }
 
 impl Service {
-    pub(crate) fn new(known: Arc<Known>) -> Self {
-        Self { known }
+    pub(crate) fn new(known: Arc<Known>, pods: Cache<Pod>) -> Self {
+        Self { known, pods }
     }
 
     fn read<T>(&self, question: impl FnOnce(&Allocator) -> T) -> Result<T, Status> {
@@ -50,11 +51,9 @@ impl IpamService for Service {
         request: Request<wire::GetOwnerRequest>,
     ) -> Result<Response<wire::GetOwnerResponse>, Status> {
         let net = parse("address", &request.into_inner().address)?;
-        let (blocks, more) = self.read(|known| {
-            let found = known.blocks().each_overlapping(net);
-            bounded(found.map(|held| block(&held, known)), OWNERS)
-        })?;
-        Ok(Response::new(wire::GetOwnerResponse { blocks, more }))
+        let mut response = self.read(|known| owner::of(net, known))?;
+        owner::add_pods(&mut response, net, self.pods.list());
+        Ok(Response::new(response))
     }
 
     async fn list_pools(
@@ -80,6 +79,12 @@ impl IpamService for Service {
         request: Request<wire::FindBlocksRequest>,
     ) -> Result<Response<wire::FindBlocksResponse>, Status> {
         let request = request.into_inner();
+        for (at, state) in request.states.iter().enumerate() {
+            if wire::BlockState::try_from(*state).is_err() {
+                let unknown = format!("Unsupported value: {state}: there is no such state");
+                return Err(ApiError::bad_field(&format!("states[{at}]"), unknown).into());
+            }
+        }
         let limit = limit(request.limit, LIMIT);
         let of_node = |held: &Block| {
             let name = held.claim.owner().map_or("", Owner::name);
@@ -107,7 +112,18 @@ impl IpamService for Service {
             cidr => Some(parse("cidr", cidr)?.trunc()),
         };
         let limit = limit(most, 1000);
-        let prefixes = self.read(|known| free::prefixes(known.blocks(), only, limit + 1))?;
+        let prefixes = self.read(|known| {
+            let mut pools = known.blocks().usage_by_set();
+            if let Some(only) = only
+                && pools.all(|(_, usage)| usage.range.cidr() != only)
+            {
+                let none = format!(
+                    "Invalid value: \"{only}\": is no range that node blocks come from; ListPools has those"
+                );
+                return Err(ApiError::bad_field("cidr", none));
+            }
+            Ok(free::prefixes(known.blocks(), only, limit + 1))
+        })??;
         let (prefixes, more) = bounded(prefixes.into_iter(), limit);
         Ok(Response::new(wire::ListFreeResponse { prefixes, more }))
     }
@@ -136,10 +152,10 @@ fn bounded<T>(mut all: impl Iterator<Item = T>, limit: usize) -> (Vec<T>, bool) 
 
 fn parse(field: &str, text: &str) -> Result<IpNet, ApiError> {
     let refused = || {
-        let message = format!(
-            "{field}: Invalid value: {text:?}: must be an IP address or a CIDR, such as 10.244.1.7 or 10.244.1.0/24"
+        let description = format!(
+            "Invalid value: {text:?}: must be an IP address or a CIDR, such as 10.244.1.7 or 10.244.1.0/24"
         );
-        ApiError::new(Reason::BadRequest, message)
+        ApiError::bad_field(field, description)
     };
     match text.parse::<IpAddr>() {
         Ok(address) => Ok(IpNet::from(address)),
@@ -195,6 +211,7 @@ fn block(block: &Block, known: &Allocator) -> wire::Block {
             .map(|owner| owner.uid().to_owned())
             .unwrap_or_default(),
         until,
+        pool: owner::pools(block.net, known).next(),
         ..wire::Block::default()
     }
 }

@@ -20,15 +20,20 @@ pub struct Ipam {
 }
 
 impl Ipam {
+    /// The IPAM plugin of a network.
+    pub fn plugin(list: &NetworkConfigList) -> Option<&str> {
+        let ipam = list.plugins.first().and_then(|plugin| plugin.get("ipam"));
+        ipam.and_then(|ipam| ipam.get("type"))
+            .and_then(Value::as_str)
+    }
+
     /// The addresses of a network; `None` if another plugin gives them, which keeps its books elsewhere.
     ///
     /// # Errors
     ///
     /// [`CniError`] as the plugin itself would print it: it can give no address either.
     pub fn of(list: &NetworkConfigList) -> Result<Option<Self>, CniError> {
-        let ipam = list.plugins.first().and_then(|plugin| plugin.get("ipam"));
-        let plugin = ipam.and_then(|ipam| ipam.get("type"));
-        if plugin.and_then(Value::as_str) != Some("host-local") {
+        if Self::plugin(list) != Some("host-local") {
             return Ok(None);
         }
         let config = host_local::Config::of_network(list)?;

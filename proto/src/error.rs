@@ -173,6 +173,16 @@ impl ApiError {
         self.reason == Reason::ServiceUnavailable
     }
 
+    /// A field of the request cannot be understood; `description` in Kubernetes' words.
+    pub fn bad_field(field: &str, description: String) -> Self {
+        let violation = FieldViolation {
+            field: field.to_owned(),
+            description,
+        };
+        let message = format!("{field}: {}", violation.description);
+        Self::new(Reason::BadRequest, message).with_fields(vec![violation])
+    }
+
     /// `pods "a" not found`
     pub fn not_found(plural: &str, name: &str) -> Self {
         Self::new(Reason::NotFound, format!("{plural} \"{name}\" not found"))

@@ -55,6 +55,17 @@ pub enum Placing {
     Bound,
 }
 
+/// How much is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheSize {
+    /// Nodes.
+    pub nodes: usize,
+    /// Pods on nodes, assumed ones included.
+    pub pods: usize,
+    /// Assumed pods.
+    pub assumed: usize,
+}
+
 /// Nodes and the pods on them.
 #[derive(Debug, Default)]
 pub struct Cache {
@@ -62,6 +73,7 @@ pub struct Cache {
     /// Pods of nodes that we have not seen, or that are gone: should the node appear, they are on it.
     imaginary: BTreeMap<NodeName, NodePods>,
     pods: BTreeMap<PodUid, (NodeName, Placing)>,
+    assumed: usize,
 }
 
 impl Cache {
@@ -74,6 +86,15 @@ impl Cache {
     pub fn node(&self, name: &NodeName) -> Option<&Arc<NodeInfo>> {
         let at = self.nodes.find(name).ok()?;
         self.nodes.0.get(at)
+    }
+
+    /// How much is known.
+    pub fn size(&self) -> CacheSize {
+        CacheSize {
+            nodes: self.nodes.0.len(),
+            pods: self.pods.len(),
+            assumed: self.assumed,
+        }
     }
 
     /// Where the pod is, and since whose word.
@@ -141,7 +162,8 @@ impl Cache {
 
     /// Removes a pod that was deleted or has ended.
     pub fn remove_pod(&mut self, uid: &PodUid) -> Option<Freed> {
-        let (node, _) = self.pods.remove(uid)?;
+        let (node, placing) = self.pods.remove(uid)?;
+        self.note(Some(placing), None);
         let pod = self.with_pods(&node, |pods| pods.remove(uid))?;
         Some(Freed { pod, node })
     }
@@ -151,9 +173,16 @@ impl Cache {
             Some((known, _)) if known != node => self.remove_pod(&pod.uid),
             Some(_) | None => None,
         };
-        self.pods.insert(pod.uid.clone(), (node.clone(), placing));
+        let known = self.pods.insert(pod.uid.clone(), (node.clone(), placing));
+        self.note(known.map(|(_, placing)| placing), Some(placing));
         self.with_pods(node, |pods| pods.insert(pod));
         elsewhere
+    }
+
+    /// Counts a change of how one pod is placed.
+    fn note(&mut self, before: Option<Placing>, now: Option<Placing>) {
+        let assumed = |placing| usize::from(placing == Some(Placing::Assumed));
+        self.assumed = self.assumed + assumed(now) - assumed(before);
     }
 
     fn with_pods<T>(&mut self, node: &NodeName, change: impl FnOnce(&mut NodePods) -> T) -> T {

@@ -15,6 +15,7 @@ use tracing::Instrument as _;
 use crate::{
     bind::{self, Outcome},
     config::IpPolicy,
+    metrics::{Ended, Metrics},
     names::PodUid,
     report::{self, Reporter},
     scheduler::{Attempt, Scheduler},
@@ -38,10 +39,12 @@ pub struct Driver {
     pub reporter: Reporter,
     /// From the gRPC service.
     pub questions: mpsc::Receiver<Question>,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
-/// A binding that has been decided one way or the other.
-type Bound = (Attempt, Outcome);
+/// A binding that has been decided one way or the other, and when its attempt began.
+type Bound = (Attempt, Outcome, Instant);
 
 impl Driver {
     /// Schedules until `stop`. Bindings under way are then left to their fate: whoever comes next reads what became of them.
@@ -63,6 +66,8 @@ impl Driver {
         loop {
             let now = start.elapsed();
             scheduler.tick(now);
+            self.metrics
+                .sizes(scheduler.pending(), scheduler.cache_size());
             let try_next = bindings.len() < MAX_BINDINGS && scheduler.is_ready(now);
             let deadline = scheduler.next_deadline().unwrap_or(Duration::MAX);
             // In this order, so that all that is known is taken in before the next decision. Losing any of these waits
@@ -73,14 +78,15 @@ impl Driver {
                 change = nodes.next() => apply_node(&mut scheduler, change, now),
                 change = pods.next() => apply_pod(&mut scheduler, change, now),
                 Some(ended) = bindings.join_next() => match ended {
-                    Ok((attempt, outcome)) => self.finish(&mut scheduler, &attempt, outcome, now),
+                    Ok(bound) => self.finish(&mut scheduler, bound, now),
                     Err(panic) => return Err(panic),
                 },
-                Some(question) = self.questions.recv() => question.answer(&scheduler, now),
+                Some(question) = self.questions.recv() => question.answer(&scheduler, start.elapsed()),
                 // Gives other tasks a turn first, and the arms above another look.
                 () = tokio::task::yield_now(), if try_next => {
+                    let began = Instant::now();
                     if let Some(attempt) = scheduler.attempt(now) {
-                        self.begin(&mut bindings, attempt);
+                        self.begin(&mut bindings, attempt, began, now);
                     }
                 }
                 () = tokio::time::sleep(deadline.saturating_sub(now)), if !try_next => {}
@@ -88,13 +94,21 @@ impl Driver {
         }
     }
 
-    fn begin(&self, bindings: &mut JoinSet<Bound>, attempt: Attempt) {
+    fn begin(
+        &self,
+        bindings: &mut JoinSet<Bound>,
+        attempt: Attempt,
+        began: Instant,
+        now: Duration,
+    ) {
         let (namespace, name, uid) = identity(&attempt);
         let span = tracing::info_span!("schedule", namespace, name, uid);
         let _entered = span.enter();
         match attempt.outcome.clone() {
             Err(message) => {
                 tracing::debug!(message, "no node");
+                let metrics = &self.metrics;
+                metrics.attempted(&attempt, Ended::Unschedulable, began.elapsed(), now);
                 self.reporter
                     .unscheduled(&attempt.pod, report::UNSCHEDULABLE, message);
             }
@@ -103,21 +117,22 @@ impl Driver {
                 let pods = self.client.namespaced(namespace);
                 let bind = async move {
                     let outcome = bind::bind(&pods, &attempt.pod, &node).await;
-                    (attempt, outcome)
+                    (attempt, outcome, began)
                 };
                 bindings.spawn(bind.instrument(span.clone()));
             }
         }
     }
 
-    fn finish(
-        &self,
-        scheduler: &mut Scheduler,
-        attempt: &Attempt,
-        outcome: Outcome,
-        now: Duration,
-    ) {
-        let (namespace, name, uid) = identity(attempt);
+    fn finish(&self, scheduler: &mut Scheduler, bound: Bound, now: Duration) {
+        let (attempt, outcome, began) = bound;
+        let ended = match outcome {
+            Outcome::Bound => Ended::Scheduled,
+            Outcome::Elsewhere | Outcome::Gone | Outcome::Failed(_) => Ended::Error,
+        };
+        self.metrics
+            .attempted(&attempt, ended, began.elapsed(), now);
+        let (namespace, name, uid) = identity(&attempt);
         let pod = &attempt.pod;
         match (outcome, &attempt.outcome) {
             (Outcome::Bound, Ok(node)) => {

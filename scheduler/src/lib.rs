@@ -27,6 +27,7 @@ pub mod driver;
 pub mod event;
 pub mod filters;
 pub mod fit_error;
+pub mod metrics;
 pub mod names;
 pub mod node;
 pub mod plan;
@@ -98,6 +99,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     process.serve(listener, services);
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
+    let metrics = metrics::Metrics::new(process.registry());
     process.start(&mut tasks).await;
 
     let driver = driver::Driver {
@@ -106,6 +108,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
         nodes,
         reporter,
         questions,
+        metrics,
     };
     tasks.spawn("driver", driver.run(ip_policy, tasks.stop()));
     Ok(tasks.run().await?)

@@ -1,21 +1,43 @@
 //! The decision: a pod and the nodes go in, a node or the reasons come out.
 
 use crate::{
-    cache::Snapshot, filters::Filters, fit_error::FitError, names::NodeName, pod::PodInfo, score,
+    cache::Snapshot,
+    filters::Filters,
+    fit_error::FitError,
+    names::NodeName,
+    pod::PodInfo,
+    score::{self, NodeScore},
 };
 
 /// A cluster of fewer nodes is always looked at in full, and in a larger one the search ends with no fewer to choose from.
 const MIN_FEASIBLE_NODES: usize = 100;
 /// The least percentage of the nodes that the adaptive rule goes down to.
 const MIN_PERCENTAGE: usize = 5;
+/// Of how many nodes the scores are told.
+const TOLD_SCORES: usize = 5;
 
 /// What was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The node, or why none.
-    pub node: Result<NodeName, FitError>,
+    pub node: Result<Choice, FitError>,
     /// Where the next search begins, so that all nodes get their turn in a cluster too large to be looked at in full.
     pub next_start: usize,
+}
+
+/// A node, and how it was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The node.
+    pub node: NodeName,
+    /// Nodes there were.
+    pub nodes: usize,
+    /// Nodes that were looked at.
+    pub examined: usize,
+    /// Those of them that can take the pod.
+    pub feasible: usize,
+    /// The best of those, the chosen one first.
+    pub scores: Vec<NodeScore>,
 }
 
 /// Looks for nodes that can take the pod, beginning at the node numbered `start`, and chooses the best of them.
@@ -41,9 +63,17 @@ pub fn plan(snapshot: &Snapshot, pod: &PodInfo, filters: &Filters, start: usize)
         }
     }
     let processed = feasible.len() + failure.refusals.len();
-    let chosen = score::select(pod, &feasible);
+    let scores = score::best(pod, &feasible, TOLD_SCORES);
+    let chosen = scores.first().map(|best| best.node.clone());
+    let choice = chosen.map(|node| Choice {
+        node,
+        nodes: nodes.len(),
+        examined: processed,
+        feasible: feasible.len(),
+        scores,
+    });
     Decision {
-        node: chosen.map(|node| node.name.clone()).ok_or(failure),
+        node: choice.ok_or(failure),
         next_start: (start + processed).checked_rem(nodes.len()).unwrap_or(0),
     }
 }
@@ -98,7 +128,7 @@ mod tests {
         let pod = PodBuilder::new("p").info();
         let at = |start| {
             let Decision { node, next_start } = plan(&cache.snapshot(), &pod, &filters, start);
-            (node.unwrap().to_string(), next_start)
+            (node.unwrap().node.to_string(), next_start)
         };
         assert_eq!(at(0), ("n000".into(), 120)); // 48 % of 250
         assert_eq!(at(120), ("n120".into(), 240));

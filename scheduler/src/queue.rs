@@ -47,12 +47,32 @@ pub struct Waiting {
     /// Where it is.
     pub place: Place,
     /// The filters that refused a node at the last try.
-    rejected_by: BTreeSet<&'static str>,
+    pub rejected_by: BTreeSet<&'static str>,
+    /// When it was first heard of.
+    arrived: Duration,
     /// Since when: its arrival, then the end of its last try.
     since: Duration,
     /// Tries in vain, and errors since the last of these.
     rejections: u32,
     errors: u32,
+}
+
+impl Waiting {
+    /// How often it was tried, and since when it is known.
+    pub fn history(&self) -> (u32, Duration) {
+        (self.attempts, self.arrived)
+    }
+}
+
+/// How many pods there are in each place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// Ready to be tried.
+    pub active: usize,
+    /// Backing off, after a refusal or an error.
+    pub backoff: usize,
+    /// Waiting for a change.
+    pub unschedulable: usize,
 }
 
 /// Where a waiting pod is.
@@ -96,6 +116,7 @@ impl Queue {
                 message: String::new(),
                 place: Place::Active,
                 rejected_by: BTreeSet::new(),
+                arrived: now,
                 since: now,
                 rejections: 0,
                 errors: 0,
@@ -213,6 +234,26 @@ impl Queue {
         let oldest = self.unschedulable.first();
         let flush = oldest.map(|(since, _)| (*since + MAX_UNSCHEDULABLE).max(self.next_flush));
         ends.chain(flush).min()
+    }
+
+    /// How many pods wait, and in which way.
+    pub fn pending(&self) -> Pending {
+        Pending {
+            active: self.active.len(),
+            backoff: self.backing_off.len() + self.backing_off_error.len(),
+            unschedulable: self.unschedulable.len(),
+        }
+    }
+
+    /// When a pod is tried again if nothing happens; at once if it is ready, never if it is being tried.
+    pub fn next_try(&self, uid: &PodUid) -> Option<Duration> {
+        let waiting = self.waiting.get(uid)?;
+        match waiting.place {
+            Place::Active => Some(Duration::ZERO),
+            Place::BackingOff(until) | Place::BackingOffError(until) => Some(until),
+            Place::Unschedulable => Some((waiting.since + MAX_UNSCHEDULABLE).max(self.next_flush)),
+            Place::InFlight => None,
+        }
     }
 
     /// What is known of a pod that waits.

@@ -3,7 +3,7 @@
 //! One owner feeds it and acts on what it decides. It does no I/O and has no clock, so that a test can replay any
 //! history.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use podplane_api::{
     Object,
@@ -11,15 +11,15 @@ use podplane_api::{
 };
 
 use crate::{
-    cache::{Cache, Freed, Placing},
+    cache::{Cache, CacheSize, Freed, Placing},
     config::IpPolicy,
     event::Event,
     filters::Filters,
     fit_error::FitError,
     names::{NodeName, PodUid},
-    plan::{Decision, plan},
+    plan::{Choice, Decision, plan},
     pod::PodInfo,
-    queue::{Queue, Waiting},
+    queue::{Pending, Queue, Waiting},
 };
 
 #[cfg(test)]
@@ -32,6 +32,19 @@ pub struct Scheduler {
     cache: Cache,
     filters: Filters,
     start: usize,
+    /// How the nodes of pods were chosen, for as long as these are known.
+    decisions: BTreeMap<PodUid, Decided>,
+}
+
+/// A decision in favour of a node.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// When.
+    pub at: Duration,
+    /// Which try it was.
+    pub attempt: u32,
+    /// What was decided.
+    pub choice: Choice,
 }
 
 /// One try at one pod.
@@ -41,6 +54,10 @@ pub struct Attempt {
     pub pod: Arc<PodInfo>,
     /// Where it is to go, its share of that node being reserved already; or the sentence that says why it cannot.
     pub outcome: Result<NodeName, String>,
+    /// How often it was tried, this time included.
+    pub attempts: u32,
+    /// When it was first heard of.
+    pub arrived: Duration,
 }
 
 /// What is known of a pod.
@@ -55,8 +72,8 @@ pub enum Explanation {
         /// Which nodes refuse it at this moment.
         verdicts: FitError,
     },
-    /// It has a node.
-    Placed(NodeName, Placing),
+    /// It has a node, which was chosen here if that is known.
+    Placed(NodeName, Placing, Option<Decided>),
 }
 
 impl Scheduler {
@@ -67,6 +84,7 @@ impl Scheduler {
             cache: Cache::default(),
             filters: Filters::new(policy),
             start: 0,
+            decisions: BTreeMap::new(),
         }
     }
 
@@ -75,6 +93,7 @@ impl Scheduler {
         let pod = Arc::new(PodInfo::new(pod));
         if pod.is_terminal() {
             self.queue.remove(&pod.uid);
+            self.decisions.remove(&pod.uid);
             let freed = self.cache.remove_pod(&pod.uid);
             // Only what we saw happen counts: of a pod that had failed before we came, the node may have reported since.
             if let Some(freed) = &freed
@@ -100,6 +119,7 @@ impl Scheduler {
     pub fn delete_pod(&mut self, pod: &Pod, now: Duration) {
         let uid = PodUid::from(pod.uid());
         self.queue.remove(&uid);
+        self.decisions.remove(&uid);
         let freed = self.cache.remove_pod(&uid);
         self.notify_freed(freed, now);
     }
@@ -128,13 +148,21 @@ impl Scheduler {
     /// Takes the next pod and decides. `None` if no pod is ready.
     pub fn attempt(&mut self, now: Duration) -> Option<Attempt> {
         let pod = self.queue.pop(now)?;
+        let (attempts, arrived) = self.queue.get(&pod.uid).map_or((1, now), Waiting::history);
         let snapshot = self.cache.snapshot();
         let Decision { node, next_start } = plan(&snapshot, &pod, &self.filters, self.start);
         drop(snapshot); // Or the assumption below would copy what it changes.
         self.start = next_start;
         let outcome = match node {
-            Ok(node) => {
+            Ok(choice) => {
+                let node = choice.node.clone();
                 self.cache.assume(pod.clone(), &node);
+                let decided = Decided {
+                    at: now,
+                    attempt: attempts,
+                    choice,
+                };
+                self.decisions.insert(pod.uid.clone(), decided);
                 Ok(node)
             }
             Err(failure) => {
@@ -145,7 +173,12 @@ impl Scheduler {
                 Err(message)
             }
         };
-        Some(Attempt { pod, outcome })
+        Some(Attempt {
+            pod,
+            outcome,
+            attempts,
+            arrived,
+        })
     }
 
     /// The pod was not bound and will not be by this attempt: its share is free again, and it is tried again later.
@@ -153,6 +186,10 @@ impl Scheduler {
     /// That it was bound needs no telling: it stays in flight until the watch says so.
     pub fn bind_failed(&mut self, uid: &PodUid, message: String, now: Duration) {
         let freed = self.cache.forget(uid);
+        // Unless it was bound after all, by whomever.
+        if self.cache.placing(uid).is_none() {
+            self.decisions.remove(uid);
+        }
         self.queue.fail(uid, message, now);
         self.notify_freed(freed, now);
     }
@@ -167,10 +204,26 @@ impl Scheduler {
         self.queue.next_deadline()
     }
 
+    /// How many pods wait, and in which way.
+    pub fn pending(&self) -> Pending {
+        self.queue.pending()
+    }
+
+    /// How many nodes, pods and assumed pods are known.
+    pub fn cache_size(&self) -> CacheSize {
+        self.cache.size()
+    }
+
+    /// When a pod that waits is tried again if nothing happens.
+    pub fn next_try(&self, uid: &PodUid) -> Option<Duration> {
+        self.queue.next_try(uid)
+    }
+
     /// Why the pod of that UID is where it is. Refusals are those of this moment, not of the last try.
     pub fn explain(&self, uid: &PodUid) -> Explanation {
         if let Some((node, placing)) = self.cache.placing(uid) {
-            return Explanation::Placed(node.clone(), placing);
+            let decided = self.decisions.get(uid).cloned();
+            return Explanation::Placed(node.clone(), placing, decided);
         }
         let Some(waiting) = self.queue.get(uid) else {
             return Explanation::Unknown;

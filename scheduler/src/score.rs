@@ -1,7 +1,10 @@
 //! Which of the nodes that can take a pod should: the least loaded.
 
+use std::cmp::Reverse;
+
 use crate::{
     filters::taint_toleration::{taints, tolerates},
+    names::NodeName,
     node::NodeInfo,
     pod::PodInfo,
     resources::{Amount, Resources},
@@ -38,34 +41,62 @@ pub fn unwelcoming_taints(pod: &PodInfo, node: &NodeInfo) -> Amount {
     unwelcoming.map(|_| 1).sum()
 }
 
-/// The best of the feasible nodes.
-///
-/// The reference draws lots among equals. Here they are decided, so that the same cluster gives the same answer, and
-/// in a way that spreads: most free pod IPs, then fewest pods, then the first in the order of `feasible`, which
-/// begins at another node each time.
-pub fn select<'a>(pod: &PodInfo, feasible: &[&'a NodeInfo]) -> Option<&'a NodeInfo> {
-    if let [only] = feasible {
-        return Some(only);
+/// What a node is worth for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeScore {
+    /// The node.
+    pub node: NodeName,
+    /// The sum of the others, each times its weight.
+    pub total: Amount,
+    /// See [`least_allocated`].
+    pub least_allocated: Amount,
+    /// 0 for the node with most [`unwelcoming_taints`], 100 for one without.
+    pub taint_toleration: Amount,
+    /// Before the pod came.
+    pub free_pod_ips: Amount,
+    /// Before the pod came.
+    pub pods: usize,
+}
+
+impl NodeScore {
+    /// The reference draws lots among equals. Here they are decided, so that the same cluster gives the same answer, and in a way that spreads: most free pod
+    /// IPs, then fewest pods.
+    fn rank(&self) -> (Amount, Amount, Reverse<usize>) {
+        (self.total, self.free_pod_ips, Reverse(self.pods))
     }
+}
+
+/// The best of the feasible nodes, at most `most`, the best first. Of equals the first in the order of `feasible` is better, which begins at another node each time.
+pub fn best(pod: &PodInfo, feasible: &[&NodeInfo], most: usize) -> Vec<NodeScore> {
     let taints: Vec<_> = feasible
         .iter()
         .map(|node| unwelcoming_taints(pod, node))
         .collect();
-    let most = taints.iter().copied().max().unwrap_or(0);
-    let ranked = feasible.iter().zip(taints).map(|(node, taints)| {
+    let most_taints = taints.iter().copied().max().unwrap_or(0);
+    let mut best = Vec::<NodeScore>::with_capacity(most + 1);
+    for (node, taints) in feasible.iter().zip(taints) {
         // Normalised as the reference does: the node with most such taints has 0, one without has 100.
-        let welcome = if most == 0 {
-            MAX
-        } else {
-            MAX - taints * MAX / most
+        let taint_toleration = match most_taints {
+            0 => MAX,
+            most => MAX - taints * MAX / most,
         };
-        let score = LEAST_ALLOCATED_WEIGHT * least_allocated(pod, node) + TAINT_WEIGHT * welcome;
-        let fewest_pods = std::cmp::Reverse(node.pods.len());
-        ((score, node.free_pod_ips(), fewest_pods), *node)
-    });
-    // `reduce` keeps the earlier of equals, where `max_by_key` would keep the later.
-    let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best });
-    best.map(|(_, node)| node)
+        let least_allocated = least_allocated(pod, node);
+        let score = NodeScore {
+            total: LEAST_ALLOCATED_WEIGHT * least_allocated + TAINT_WEIGHT * taint_toleration,
+            least_allocated,
+            taint_toleration,
+            free_pod_ips: node.free_pod_ips(),
+            pods: node.pods.len(),
+            node: node.name.clone(),
+        };
+        // Behind its equals. Only the best are kept, so that thousands of nodes cost no sorting.
+        let at = best.partition_point(|known| known.rank() >= score.rank());
+        if at < most {
+            best.insert(at, score);
+            best.truncate(most);
+        }
+    }
+    best
 }
 
 #[cfg(test)]
@@ -104,7 +135,7 @@ mod tests {
         let a = NodeBuilder::new("a").block("10.0.0.0/29", 5).info();
         let b = NodeBuilder::new("b").block("10.0.1.0/29", 5).info();
         let mut c = NodeBuilder::new("c").block("10.0.2.0/28", 13).info();
-        let best = |nodes: &[&NodeInfo]| select(&pod, nodes).unwrap().name.to_string();
+        let best = |nodes: &[&NodeInfo]| best(&pod, nodes, 1)[0].node.to_string();
         assert_eq!(best(&[&a, &b]), "a");
         assert_eq!(best(&[&b, &a]), "b");
         assert_eq!(best(&[&a, &b, &c]), "c");
@@ -127,8 +158,10 @@ mod tests {
             .taint("k", "v", "PreferNoSchedule")
             .info();
         let b = NodeBuilder::new("b").block("10.0.1.0/30", 1).info();
-        assert_eq!(select(&pod, &[&a, &b]).unwrap().name.as_str(), "b");
+        assert_eq!(best(&pod, &[&a, &b], 1)[0].node.as_str(), "b");
         let tolerant = PodBuilder::new("p").tolerate("k").info();
-        assert_eq!(select(&tolerant, &[&a, &b]).unwrap().name.as_str(), "a");
+        let ranked = best(&tolerant, &[&b, &a], 5);
+        let names: Vec<_> = ranked.iter().map(|score| score.node.as_str()).collect();
+        assert_eq!(names, ["a", "b"], "both tolerate, and a has more addresses");
     }
 }

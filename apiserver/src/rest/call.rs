@@ -127,9 +127,9 @@ impl Call<'_> {
         let include = Include::parse(&options.include_object)?;
         if options.is_watch()? {
             let resource = Arc::clone(resource);
-            let open = self.facade.metrics.watches(resource.names());
+            let watching = self.facade.metrics.watches(resource.names());
             let stop = self.facade.stop.clone();
-            return Ok(watch::answer(resource, &list, self.form, include, stop, open).await);
+            return Ok(watch::answer(resource, &list, self.form, include, stop, watching).await);
         }
         let documents = resource.list(&list).await?;
         Ok(self.listed(documents, include)?)

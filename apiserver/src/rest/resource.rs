@@ -28,10 +28,10 @@ use crate::{
 /// What a kind is called, and what can be done with it.
 #[derive(Debug)]
 pub(crate) struct Names {
-    pub(super) group: &'static str,
-    pub(super) version: &'static str,
-    pub(super) kind: &'static str,
-    pub(super) plural: &'static str,
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) plural: &'static str,
     pub(super) singular: &'static str,
     pub(super) short: &'static [&'static str],
     pub(super) categories: &'static [&'static str],

@@ -15,12 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::{self, About, Answer, Form},
-    metrics::Goes,
     request::ListOptions,
     resource::{Notice, Resource},
     table::{self, Include, Tables},
 };
-use crate::error;
+use crate::{error, metrics::Watching};
 
 /// How long a watch lasts that names no time: the reference's are between 30 and 60 minutes.
 const LASTS: Duration = Duration::from_secs(45 * 60);
@@ -31,7 +30,7 @@ pub(super) async fn answer(
     form: Form,
     include: Include,
     stop: CancellationToken,
-    open: Goes,
+    watching: Watching,
 ) -> Answer {
     let lasts = options
         .timeout
@@ -56,13 +55,13 @@ pub(super) async fn answer(
         }
     };
     let events = notices.map(move |notice| {
+        watching.sent();
         let event = notice.and_then(|notice| told(resource.as_ref(), notice, form, include));
         let event = event.unwrap_or_else(|error| error_event(&error, form));
         Ok::<_, Infallible>(event)
     });
     // Ends with the server, so that its clients look for the next one.
     let end = async move {
-        let _open = open;
         _ = time::timeout_at(ends, stop.cancelled()).await;
     };
     answer::stream(form, events.take_until(Box::pin(end)))

@@ -205,6 +205,7 @@ fn block(found: &Stored) -> Block {
             .until
             .map(|until| until.to_string())
             .unwrap_or_default(),
+        pool: None,
     }
 }
 

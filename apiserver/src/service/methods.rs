@@ -27,10 +27,11 @@ use crate::{
     cache::Query,
     error,
     registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry, Terms, Write},
+    rest::resource::{Resource, RestKind},
     strategy::Strategy,
 };
 
-pub(super) fn call<K: Strategy>(
+pub(super) fn call<K: RestKind>(
     service: &KindService<K>,
     verb: Verb,
     fence: Option<Fence>,
@@ -83,6 +84,10 @@ pub(super) fn call<K: Strategy>(
             let watch = watch::Watch {
                 registry,
                 stop: service.stop.clone(),
+                watching: service
+                    .metrics
+                    .watches(Resource::names(&service.registry))
+                    .into(),
             };
             async move {
                 Ok(Grpc::new(ProstCodec::default())

@@ -1,5 +1,7 @@
 //! A watch, as the stream of messages that a gRPC client reads.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
 use podplane_api::meta::ObjectMeta;
@@ -16,6 +18,7 @@ use super::status;
 use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
+    metrics::Watching,
     registry::{Registry, Start, Told, WatchOptions},
     strategy::Strategy,
 };
@@ -23,6 +26,7 @@ use crate::{
 pub(super) struct Watch<K> {
     pub(super) registry: Registry<K>,
     pub(super) stop: CancellationToken,
+    pub(super) watching: Arc<Watching>,
 }
 
 impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
@@ -32,6 +36,7 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
 
     fn call(&mut self, request: Request<WatchRequest>) -> Self::Future {
         let (registry, stop) = (self.registry.clone(), self.stop.clone());
+        let watching = self.watching.clone();
         async move {
             let WatchRequest {
                 namespace,
@@ -50,7 +55,10 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
                 announce_end: allow_watch_bookmarks,
             };
             let told = registry.watch(options).await.map_err(status::of)?;
-            let events = told.map(|told| told.and_then(|told| event::<K>(&told)));
+            let events = told.map(move |told| {
+                watching.sent();
+                told.and_then(|told| event::<K>(&told))
+            });
             // Ends with the server, so that its clients look for the next one.
             let events = events
                 .map(|event| event.map_err(status::of))

@@ -58,6 +58,8 @@ pub(super) struct Control {
     pub(super) commands: mpsc::Sender<Command>,
     /// Has the supervisor leave what it is busy with.
     pub(super) interrupt: CancellationToken,
+    /// Where the supervisor serves HTTP.
+    pub(super) http_address: String,
 }
 
 impl Control {
@@ -81,7 +83,10 @@ impl ClusterService for Control {
         &self,
         _: Request<GetStatusRequest>,
     ) -> Result<Response<GetStatusResponse>, Status> {
-        Ok(Response::new(self.view.borrow().status()))
+        Ok(Response::new(GetStatusResponse {
+            http_address: self.http_address.clone(),
+            ..self.view.borrow().status()
+        }))
     }
 
     async fn add_node(

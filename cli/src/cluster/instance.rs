@@ -65,12 +65,14 @@ impl View {
     pub(super) fn status(&self) -> GetStatusResponse {
         let service = |(spec, state): &(Spec, watch::Receiver<State>)| {
             let state = state.borrow().clone();
+            let address = state.address.unwrap_or_default();
             ServiceStatus {
                 name: spec.name.clone(),
                 pid: state.pid,
                 restarts: state.restarts,
                 log: spec.log.display().to_string(),
-                address: state.address.unwrap_or_default(),
+                http_address: spec.http_address(&address).unwrap_or_default(),
+                address,
             }
         };
         GetStatusResponse {
@@ -202,6 +204,8 @@ impl Cluster {
                 .map(|node| node.name.clone())
                 .collect(),
             cri_endpoint: self.record.settings.cri_endpoint.clone(),
+            // Whoever serves this knows.
+            http_address: String::new(),
         };
         let services = self.services();
         let services = services.map(|service| (service.spec().clone(), service.observe()));

@@ -67,6 +67,7 @@ impl Lines<'_> {
                 listen: listen.into(),
                 file: self.dir.address_file(name),
             },
+            http_file: None,
         }
     }
 
@@ -168,11 +169,17 @@ impl Lines<'_> {
             .first()
             .map(|node| cri_socket(dir, node))
             .unwrap_or_default();
-        let args = args("cri", place.node_flags().chain(flags));
+        let http_file = dir.address_file(&format!("{name}-http"));
+        let http = [
+            ("--http-listen", some(LOCAL)),
+            ("--http-address-file", some(&http_file)),
+        ];
+        let args = args("cri", place.node_flags().chain(flags).chain(http));
         Spec {
             args: settings.extra_config.extend("cri", args),
             log: dir.log(&name),
             listens: Listens::At(socket),
+            http_file: Some(http_file),
             name,
         }
     }

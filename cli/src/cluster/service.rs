@@ -47,6 +47,19 @@ pub(crate) struct Spec {
     /// Where its output goes.
     pub(crate) log: PathBuf,
     pub(crate) listens: Listens,
+    /// Where it says on what address it serves HTTP, if that is another.
+    pub(crate) http_file: Option<PathBuf>,
+}
+
+impl Spec {
+    /// Where HTTP is served, if that is known; `address` is where the service listens.
+    pub(crate) fn http_address(&self, address: &str) -> Option<String> {
+        let Some(file) = &self.http_file else {
+            return Some(address.to_owned());
+        };
+        let published = fs::read_to_string(file).ok()?;
+        Some(published.trim().to_owned())
+    }
 }
 
 impl Spec {

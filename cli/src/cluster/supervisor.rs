@@ -6,6 +6,7 @@
 use std::{
     fs::TryLockError,
     io::{self, Write as _},
+    net::Ipv4Addr,
     path::PathBuf,
     pin::pin,
     process::ExitCode,
@@ -209,6 +210,7 @@ async fn live(
                 view: cluster.view(),
                 commands: sender,
                 interrupt: interrupt.clone(),
+                http_address: String::new(),
             };
             serve(dir, control).await
         }
@@ -302,12 +304,16 @@ async fn execute(cluster: &mut Cluster, command: Command) {
     }
 }
 
-async fn serve(dir: &DataDir, control: Control) -> anyhow::Result<Tasks> {
+/// The tasks that serve.
+async fn serve(dir: &DataDir, mut control: Control) -> anyhow::Result<Tasks> {
+    let http = Listener::bind(&Listen::Tcp((Ipv4Addr::LOCALHOST, 0).into())).await?;
+    control.http_address = http.address().to_string();
     let listener = Listener::bind(&Listen::Unix(dir.control_socket())).await?;
     let mut services = Services::default();
     services.add(ClusterServiceServer::new(control));
     let mut process = Process::new(DESCRIPTORS);
     process.serve(listener, services);
+    process.serve_http(http);
     let mut tasks = Tasks::new(CancellationToken::new());
     process.start(&mut tasks).await;
     Ok(tasks)

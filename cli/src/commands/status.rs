@@ -20,8 +20,18 @@ const FEW: usize = 20;
 
 /// Show what runs: services, network mode, nodes and their CRI sockets
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  podplane status\n  podplane status -o json")]
+#[command(
+    after_help = "Examples:\n  podplane status\n  podplane status -o json\n  grpcurl -plaintext $(podplane status scheduler) list\n  curl http://$(podplane status kubelet --http)/metrics"
+)]
 pub(crate) struct Args {
+    /// Print only the address of this service: supervisor, apiserver, scheduler, kubelet, …; of several, the first whose name begins so
+    #[arg(value_name = "SERVICE", conflicts_with = "output")]
+    service: Option<String>,
+
+    /// Print where it serves /metrics, /livez, /readyz and /debug/log-level
+    #[arg(long, requires = "service")]
+    http: bool,
+
     /// Another form than text
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
@@ -40,6 +50,12 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     } else {
         None
     };
+    if let Some(service) = &args.service {
+        let status = found.with_context(|| not_running(&dir))?;
+        let (address, http) = addresses(&dir, &status, service)?;
+        output::line(if args.http { http } else { address })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     match (args.output, found) {
         (Some(Format::Json), Some(status)) => output::json(&as_json(&dir, &status))?,
         (Some(Format::Json), None) => {
@@ -51,6 +67,35 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Where a service listens, and where it serves HTTP.
+fn addresses(
+    dir: &DataDir,
+    status: &GetStatusResponse,
+    name: &str,
+) -> anyhow::Result<(String, String)> {
+    if name == "supervisor" {
+        let control = format!("unix:{}", dir.control_socket().display());
+        return Ok((control, status.http_address.clone()));
+    }
+    let services = status.services.iter();
+    let found = services
+        .clone()
+        .find(|service| service.name == name)
+        .or_else(|| {
+            services
+                .clone()
+                .find(|service| service.name.starts_with(name))
+        });
+    let found = found.with_context(|| {
+        let names: Vec<_> = services.map(|service| service.name.as_str()).collect();
+        format!(
+            "no service {name:?}; there are supervisor, {}",
+            names.join(", ")
+        )
+    })?;
+    Ok((found.address.clone(), found.http_address.clone()))
+}
+
 fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
     let GetStatusResponse {
         server,
@@ -60,6 +105,7 @@ fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
         services,
         nodes,
         cri_endpoint: of_others,
+        http_address,
     } = status;
     let service = |service: &ServiceStatus| {
         let ServiceStatus {
@@ -68,8 +114,9 @@ fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
             restarts,
             log,
             address,
+            http_address,
         } = service;
-        json!({"name": name, "pid": pid, "restarts": restarts, "address": address, "log": log})
+        json!({"name": name, "pid": pid, "restarts": restarts, "address": address, "httpAddress": http_address, "log": log})
     };
     let node = |node: &String| json!({"name": node, "criSocket": cri_endpoint(dir, of_others.as_deref(), node)});
     json!({
@@ -79,6 +126,7 @@ fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
         "server": server,
         "network": {"mode": network, "reason": network_reason},
         "control": format!("unix:{}", dir.control_socket().display()),
+        "httpAddress": http_address,
         "services": services.iter().map(service).collect::<Vec<_>>(),
         "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
     })
@@ -87,6 +135,11 @@ fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
 fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
     output::line(format_args!("Data directory:  {}", dir.path().display()))?;
     output::line(format_args!("Supervisor:      {}", status.pid))?;
+    output::line(format_args!(
+        "Control:         unix:{}, http://{}",
+        dir.control_socket().display(),
+        status.http_address
+    ))?;
     output::line(format_args!("API server:      {}", status.server))?;
     output::line(format_args!(
         "Network:         {} ({})",
@@ -101,10 +154,11 @@ fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
                 .map_or_else(|| "restarting".into(), |pid| pid.to_string()),
             service.restarts.to_string(),
             service.address.clone(),
+            service.http_address.clone(),
             service.log.clone(),
         ]
     };
-    let mut table = Table::new(vec!["SERVICE", "PID", "RESTARTS", "ADDRESS", "LOG"]);
+    let mut table = Table::new(vec!["SERVICE", "PID", "RESTARTS", "ADDRESS", "HTTP", "LOG"]);
     output::line(table.rows(status.services.iter().map(row)))?;
     output::line("")?;
     let row = |node: &String| {

@@ -14,7 +14,8 @@ mod together;
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    time::Duration,
+    sync::OnceLock,
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,28 @@ pub struct Runtime {
     pub node_netns: Option<PathBuf>,
     /// How long one plugin may take before it and its process group are killed.
     pub timeout: Duration,
+}
+
+/// A plugin that was executed.
+#[derive(Clone, Copy, Debug)]
+pub struct Executed<'a> {
+    /// Its name.
+    pub plugin: &'a str,
+    /// `ADD`, `DEL`, …
+    pub command: &'static str,
+    /// How long it took.
+    pub took: Duration,
+    /// It refused, or could not be run.
+    pub failed: bool,
+}
+
+type Observer = Box<dyn Fn(&Executed<'_>) + Send + Sync>;
+
+static OBSERVER: OnceLock<Observer> = OnceLock::new();
+
+/// Tells `observer` of every plugin that any [`Runtime`] of this process executes from now on. Only the first observer is told.
+pub fn observe(observer: impl Fn(&Executed<'_>) + Send + Sync + 'static) {
+    _ = OBSERVER.set(Box::new(observer));
 }
 
 /// One interface of one container in one network.
@@ -385,10 +408,19 @@ impl Runtime {
         env: &[(&'static str, OsString)],
     ) -> Result<Result<Output, PluginError>, RuntimeError> {
         let execute = || execute(program, stdin, env, Some(self.timeout));
+        let began = Instant::now();
         let output = match &self.node_netns {
             Some(path) => netns::in_netns(path, execute)?,
             None => execute(),
         };
+        if let Some(observer) = OBSERVER.get() {
+            observer(&Executed {
+                plugin,
+                command,
+                took: began.elapsed(),
+                failed: output.is_err(),
+            });
+        }
         let stderr = match &output {
             Ok(output) => String::from_utf8_lossy(&output.stderr),
             Err(PluginError::Refused { stderr, .. }) => stderr.as_str().into(),

@@ -16,6 +16,7 @@ pub mod events;
 mod faults;
 pub mod leader;
 pub mod queue;
+mod queue_metrics;
 pub mod reflector;
 
 pub use api::{Api, Binding, Client, DeleteParams, ListParams, ObjectList, WatchEvent};
@@ -30,4 +31,5 @@ pub use podplane_proto::{
     wire::Propagation,
 };
 pub use queue::{Backoff, QueueStats, WorkQueue};
+pub use queue_metrics::QueueMetrics;
 pub use reflector::{Cache, Change, Changes, Told, reflector};

@@ -1,11 +1,12 @@
 //! A queue of keys to reconcile.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use tokio::{sync::Notify, time::Instant};
 
 /// How soon keys that failed come again.
@@ -53,19 +54,22 @@ pub struct WorkQueue<Key> {
 #[derive(Debug)]
 struct State<Key> {
     ready: VecDeque<Key>,
-    /// In `ready`, or added again while out.
-    dirty: BTreeSet<Key>,
-    out: BTreeSet<Key>,
+    /// In `ready`, or added again while out; since when.
+    dirty: BTreeMap<Key, Instant>,
+    /// Since when.
+    out: BTreeMap<Key, Instant>,
     later: BTreeMap<(Instant, Key), ()>,
     failures: BTreeMap<Key, u32>,
     /// When the last token of [`Rate`] that was taken is back.
     paid: Option<Instant>,
     adds: u64,
     retries: u64,
+    waited: Histogram,
+    worked: Histogram,
 }
 
 /// What a queue has done so far, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct QueueStats {
     /// Keys that are ready.
     pub depth: usize,
@@ -73,6 +77,19 @@ pub struct QueueStats {
     pub adds: u64,
     /// Looks that were asked for after failures.
     pub retries: u64,
+    /// How long keys waited, in seconds.
+    pub waited: Histogram,
+    /// How long they were out, in seconds.
+    pub worked: Histogram,
+    /// How long all those together have been out that are.
+    pub unfinished: Duration,
+    /// How long the one has been out that was taken first.
+    pub longest: Duration,
+}
+
+/// Kubernetes' buckets, from ten nanoseconds to ten seconds.
+fn histogram() -> Histogram {
+    Histogram::new(exponential_buckets(1e-8, 10.0, 10))
 }
 
 impl<Key: Clone + Ord> Default for WorkQueue<Key> {
@@ -86,13 +103,15 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
     pub fn new(backoff: Backoff) -> Self {
         let state = State {
             ready: VecDeque::new(),
-            dirty: BTreeSet::new(),
-            out: BTreeSet::new(),
+            dirty: BTreeMap::new(),
+            out: BTreeMap::new(),
             later: BTreeMap::new(),
             failures: BTreeMap::new(),
             paid: None,
             adds: 0,
             retries: 0,
+            waited: histogram(),
+            worked: histogram(),
         };
         Self {
             backoff,
@@ -149,10 +168,10 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         loop {
             let due = {
                 let mut state = self.lock();
-                let due = state.promote(Instant::now());
+                let now = Instant::now();
+                let due = state.promote(now);
                 if let Some(key) = state.ready.pop_front() {
-                    state.dirty.remove(&key);
-                    state.out.insert(key.clone());
+                    state.take(&key, now);
                     if !state.ready.is_empty() {
                         // `notify_one` keeps one permit: pass it on to another worker.
                         self.changed.notify_one();
@@ -177,14 +196,14 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
     pub fn take_fresh(&self, limit: usize) -> Vec<Key> {
         let mut guard = self.lock();
         let state = &mut *guard;
+        let now = Instant::now();
         let mut taken = Vec::new();
         while taken.len() < limit
             && let Some(key) = state
                 .ready
                 .pop_front_if(|key| !state.failures.contains_key(key))
         {
-            state.dirty.remove(&key);
-            state.out.insert(key.clone());
+            state.take(&key, now);
             taken.push(key);
         }
         taken
@@ -193,18 +212,26 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
     /// What it has done so far.
     pub fn stats(&self) -> QueueStats {
         let state = self.lock();
+        let now = Instant::now();
+        let running = || state.out.values().map(|taken| now.duration_since(*taken));
         QueueStats {
             depth: state.ready.len(),
             adds: state.adds,
             retries: state.retries,
+            waited: state.waited.clone(),
+            worked: state.worked.clone(),
+            unfinished: running().sum(),
+            longest: running().max().unwrap_or_default(),
         }
     }
 
     /// The look at `key` is over. If it was added meanwhile, it is ready again.
     pub fn done(&self, key: &Key) {
         let mut state = self.lock();
-        state.out.remove(key);
-        if state.dirty.contains(key) {
+        if let Some(taken) = state.out.remove(key) {
+            state.worked.observe(taken.elapsed().as_secs_f64());
+        }
+        if state.dirty.contains_key(key) {
             state.ready.push_back(key.clone());
             drop(state);
             self.changed.notify_one();
@@ -219,12 +246,21 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
 
 impl<Key: Clone + Ord> State<Key> {
     fn add(&mut self, key: Key) {
-        if self.dirty.insert(key.clone()) {
+        if !self.dirty.contains_key(&key) {
+            self.dirty.insert(key.clone(), Instant::now());
             self.adds += 1;
-            if !self.out.contains(&key) {
+            if !self.out.contains_key(&key) {
                 self.ready.push_back(key);
             }
         }
+    }
+
+    /// The key goes out.
+    fn take(&mut self, key: &Key, now: Instant) {
+        if let Some(since) = self.dirty.remove(key) {
+            self.waited.observe(now.duration_since(since).as_secs_f64());
+        }
+        self.out.insert(key.clone(), now);
     }
 
     /// Takes a token, and says how long it is until there is one.
@@ -251,6 +287,8 @@ impl<Key: Clone + Ord> State<Key> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use futures::FutureExt as _;
 
     use super::*;
@@ -333,12 +371,19 @@ mod tests {
         assert_eq!(queue.take_fresh(9), ["b", "c"], "bad is ready again last");
         assert_eq!(queue.take_fresh(9), [""; 0]);
         assert_eq!(queue.get().await, "bad");
-        let want = QueueStats {
-            depth: 0,
-            adds: 5,
-            retries: 1,
-        };
-        assert_eq!(queue.stats(), want);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        queue.done(&"a");
+        let QueueStats {
+            depth,
+            adds,
+            retries,
+            unfinished,
+            longest,
+            ..
+        } = queue.stats();
+        assert_eq!((depth, adds, retries), (0, 5, 1));
+        let two_seconds = Duration::from_secs(2);
+        assert_eq!((unfinished, longest), (3 * two_seconds, two_seconds));
     }
 
     #[tokio::test(start_paused = true)]

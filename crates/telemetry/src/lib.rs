@@ -13,6 +13,7 @@ pub mod tasks;
 mod health;
 mod probes;
 mod reflection;
+mod usage;
 
 pub use process::{Process, Services};
 pub use tasks::Tasks;

@@ -28,6 +28,7 @@ use crate::{
     probes::{self, Checks},
     reflection::reflection,
     server::Listener,
+    usage,
 };
 
 /// Everything that a process shows of itself. Each of its sockets has, besides its own services, health for each of them, reflection v1 and v1alpha, and over
@@ -80,13 +81,15 @@ impl fmt::Debug for Process {
 impl Process {
     /// A process that serves nothing yet. `descriptors` is an encoded `FileDescriptorSet` with its services, and perhaps more.
     pub fn new(descriptors: &'static [u8]) -> Self {
+        let mut registry = Registry::default();
+        usage::register(&mut registry);
         Self {
             descriptors,
             names: BTreeSet::new(),
             sockets: Vec::new(),
             http_sockets: Vec::new(),
             conditions: Vec::new(),
-            registry: Registry::default(),
+            registry,
             http: None,
         }
     }

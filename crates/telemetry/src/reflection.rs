@@ -42,6 +42,8 @@ impl Described {
     fn builder(&self) -> Builder<'static> {
         let builder = Builder::configure()
             .register_encoded_file_descriptor_set(self.descriptors)
+            // The details of errors, which clients can only print if they are described.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(

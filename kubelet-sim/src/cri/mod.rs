@@ -5,6 +5,7 @@
 
 pub mod bridges;
 pub mod images;
+pub mod metrics;
 pub mod network;
 pub mod record;
 pub mod sandboxes;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     images::Images,
+    metrics::{Counted, Metrics},
     network::Network,
     record::Plugins,
     sandboxes::{SandboxError, Sandboxes},
@@ -185,9 +187,10 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         let file = config.http_address_file.as_deref();
         process.serve_http(Listener::published(listen, file).await?);
     }
+    let metrics = Metrics::new(process.registry());
     let mut nodes = Vec::new();
     for node in &config.nodes {
-        let sandboxes = open(&config, node).await?;
+        let sandboxes = open(&config, node, metrics.clone()).await?;
         let socket = Listen::Unix(NodeDir::new(&config.nodes_dir, node).socket());
         // Bound when the node is put right, so whoever connects finds it so.
         let listener = Listener::bind(&socket).await?;
@@ -202,6 +205,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         process.serve(listener, services);
         nodes.push(sandboxes);
     }
+    let counted = Box::new(Counted(nodes.clone()));
+    process.registry().register_collector(counted);
     let mut tasks = Tasks::new(stop);
     process.start(&mut tasks).await;
     tasks.spawn(
@@ -211,7 +216,11 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     Ok(tasks.run().await?)
 }
 
-async fn open(config: &Config, node: &NodeName) -> Result<Arc<Sandboxes>, RunError> {
+async fn open(
+    config: &Config,
+    node: &NodeName,
+    metrics: Metrics,
+) -> Result<Arc<Sandboxes>, RunError> {
     let dir = NodeDir::new(&config.nodes_dir, node);
     let runtime = podplane_cni::Runtime {
         bin_dirs: config.cni_bin_dirs.clone(),
@@ -223,7 +232,13 @@ async fn open(config: &Config, node: &NodeName) -> Result<Arc<Sandboxes>, RunErr
         NetworkMode::Kernel => Plugins::Chain,
         NetworkMode::Ledger => Plugins::Ipam,
     };
-    let network = Network::new(runtime, plugins, config.netns_dir.clone(), node.clone())?;
+    let network = Network::new(
+        runtime,
+        plugins,
+        config.netns_dir.clone(),
+        node.clone(),
+        metrics,
+    )?;
     let template = config.cni_template;
     let opened = task::spawn_blocking(move || Sandboxes::open(dir, template, network)).await?;
     let opened = opened.map_err(|source| RunError::Node {

@@ -15,6 +15,7 @@ use podplane_cni::{
 };
 
 use super::bridges::Bridge;
+use super::metrics::Metrics;
 use super::record::{Metadata, Plugins, PodNetwork, SandboxId};
 use crate::NodeName;
 
@@ -64,6 +65,7 @@ pub struct Network {
     loopback: NetworkConfigList,
     netns_dir: PathBuf,
     node: NodeName,
+    metrics: Metrics,
 }
 
 impl Network {
@@ -77,6 +79,7 @@ impl Network {
         plugins: Plugins,
         netns_dir: PathBuf,
         node: NodeName,
+        metrics: Metrics,
     ) -> Result<Self, ConfigError> {
         let loopback = NetworkConfigList::from_list(LOOPBACK.as_bytes())?;
         Ok(Self {
@@ -85,6 +88,7 @@ impl Network {
             loopback,
             netns_dir,
             node,
+            metrics,
         })
     }
 
@@ -105,6 +109,17 @@ impl Network {
     ///
     /// [`AttachError`]. Call [`Network::detach`] then: a rollback may have failed.
     pub fn attach(
+        &self,
+        id: &SandboxId,
+        metadata: &Metadata,
+        network: &PodNetwork,
+        list: &NetworkConfigList,
+    ) -> Result<Vec<IpAddr>, AttachError> {
+        let set_up = || self.set_up(id, metadata, network, list);
+        self.metrics.network("set_up_pod", set_up)
+    }
+
+    fn set_up(
         &self,
         id: &SandboxId,
         metadata: &Metadata,
@@ -137,6 +152,16 @@ impl Network {
     ///
     /// [`DetachError`], the first one; call again later.
     pub fn detach(
+        &self,
+        id: &SandboxId,
+        metadata: &Metadata,
+        network: &PodNetwork,
+    ) -> Result<(), DetachError> {
+        let tear_down = || self.tear_down(id, metadata, network);
+        self.metrics.network("tear_down_pod", tear_down)
+    }
+
+    fn tear_down(
         &self,
         id: &SandboxId,
         metadata: &Metadata,

@@ -321,6 +321,16 @@ impl Sandboxes {
         table.values().map(|entry| entry.record.clone()).collect()
     }
 
+    /// How many are ready, and how many are not.
+    pub(super) fn count(&self) -> (u64, u64) {
+        let table = self.lock();
+        let all = table.values().map(|entry| entry.record.state);
+        all.fold((0, 0), |(ready, not_ready), state| match state {
+            State::Ready => (ready + 1, not_ready),
+            State::Creating | State::NotReady => (ready, not_ready + 1),
+        })
+    }
+
     /// The sandbox of this pod and attempt, which is entered as one to be created if it is not there.
     fn reserve(&self, spec: &Spec) -> (SandboxId, Arc<Mutex<()>>) {
         let mut table = self.lock();

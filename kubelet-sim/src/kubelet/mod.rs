@@ -8,6 +8,7 @@ mod holds;
 mod in_use;
 pub mod lease;
 mod machine;
+pub mod metrics;
 pub mod node;
 pub mod node_status;
 pub mod plan;
@@ -206,6 +207,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     )));
     let mut process = Process::new(DESCRIPTORS);
     process.serve(listener, services);
+    let metrics = metrics::Metrics::new(process.registry());
     process.ready_when("nodes", nodes_cache.synced());
     process.ready_when("pods", pods_cache.synced());
     process.ready_when("runtimes", runtimes_met.clone().cancelled_owned());
@@ -217,7 +219,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         let dir = NodeDir::new(&config.nodes_dir, name);
         let parts = Parts {
             machine: machine_of(&config, name),
-            runtime: Runtime::new(runtime_channel(&config, name, &dir)?),
+            runtime: Runtime::new(runtime_channel(&config, name, &dir)?, metrics.clone()),
+            metrics: metrics.clone(),
             dir,
             client: client.clone(),
             nodes: nodes_cache.clone(),

@@ -30,6 +30,7 @@ use super::{
     IpPolicy,
     admission::{self, Holdings, Verdict},
     in_use::none_in_use,
+    metrics::Metrics,
     node_status::{self, Machine, Network},
     plan::Sandbox,
     runtime::Runtime,
@@ -57,6 +58,8 @@ pub struct Node {
     pub dir: NodeDir,
     /// Its runtime.
     pub runtime: Runtime,
+    /// What is counted.
+    pub metrics: Metrics,
     /// The API server.
     pub client: Client,
     /// All nodes.
@@ -105,6 +108,8 @@ pub struct Parts {
     pub dir: NodeDir,
     /// See [`Node::runtime`].
     pub runtime: Runtime,
+    /// See [`Node::metrics`].
+    pub metrics: Metrics,
     /// See [`Node::client`].
     pub client: Client,
     /// See [`Node::nodes`].
@@ -174,6 +179,8 @@ impl NodeError {
 pub struct Books {
     /// The configured ranges; `None` without a configuration or where another plugin gives addresses.
     pub ipam: Option<Ipam>,
+    /// The IPAM plugin; empty without a configuration.
+    pub plugin: String,
     /// Whether they are the node's blocks.
     pub uses_pod_cidr: bool,
     /// Every allocation file.
@@ -217,6 +224,7 @@ impl Node {
             machine,
             dir,
             runtime,
+            metrics,
             client,
             nodes,
             pods,
@@ -229,6 +237,7 @@ impl Node {
             machine,
             dir,
             runtime,
+            metrics,
             client,
             nodes,
             pods,
@@ -260,14 +269,21 @@ impl Node {
         let read = move || {
             // A configuration that the plugin would refuse gives no address: the same as none.
             let list = dir.network().ok();
+            let plugin = list
+                .as_ref()
+                .and_then(Ipam::plugin)
+                .unwrap_or_default()
+                .to_owned();
             let ipam = list.and_then(|list| Ipam::of(&list).ok().flatten());
             let leases = ipam.as_ref().map(Ipam::leases).transpose()?;
-            Ok::<_, std::io::Error>((ipam, dir.uses_pod_cidr(), leases.unwrap_or_default()))
+            let leases = leases.unwrap_or_default();
+            Ok::<_, std::io::Error>((ipam, plugin, dir.uses_pod_cidr(), leases))
         };
-        let (ipam, uses_pod_cidr, leases) = task::spawn_blocking(read).await??;
+        let (ipam, plugin, uses_pod_cidr, leases) = task::spawn_blocking(read).await??;
         let listed = self.runtime.list().await;
         Ok(Books {
             ipam,
+            plugin,
             uses_pod_cidr,
             leases,
             sandboxes: listed.map_err(NodeError::runtime("list sandboxes"))?,
@@ -441,6 +457,7 @@ impl Node {
             *self.configured.lock().await = None;
         }
         let (books, quiet) = self.settled_books(&node).await?;
+        self.metrics.addresses(self.name(), books.usage().as_ref());
         if cidrs.is_none() && books.uses_pod_cidr {
             // The runtime may still have the block of an earlier Node of this name, which is somebody else's by now.
             fault.get_or_insert_with(|| NO_POD_CIDR.to_owned());

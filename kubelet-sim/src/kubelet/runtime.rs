@@ -8,7 +8,7 @@ use podplane_proto::cri::{
 };
 use tonic::{Status, transport::Channel};
 
-use super::{plan::Sandbox, status::ReadySandbox};
+use super::{metrics::Metrics, plan::Sandbox, status::ReadySandbox};
 use crate::PodCidrs;
 
 /// The label by which a pod's sandboxes are found; the others tell people whose they are. All are Kubernetes'.
@@ -20,13 +20,15 @@ const NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
 #[derive(Clone, Debug)]
 pub struct Runtime {
     client: RuntimeServiceClient<Channel>,
+    metrics: Metrics,
 }
 
 impl Runtime {
-    /// A runtime at the other end of a channel.
-    pub fn new(channel: Channel) -> Self {
+    /// A runtime at the other end of a channel, whose calls are counted.
+    pub fn new(channel: Channel, metrics: Metrics) -> Self {
         Self {
             client: RuntimeServiceClient::new(channel),
+            metrics,
         }
     }
 
@@ -36,16 +38,13 @@ impl Runtime {
     ///
     /// The runtime's.
     pub async fn version(&self) -> Result<String, Status> {
-        let answer = self
-            .client
-            .clone()
-            .version(cri::VersionRequest::default())
-            .await?;
+        let mut client = self.client.clone();
+        let call = client.version(cri::VersionRequest::default());
         let cri::VersionResponse {
             runtime_name,
             runtime_version,
             ..
-        } = answer.into_inner();
+        } = self.metrics.call("version", call).await?;
         Ok(format!("{runtime_name}://{runtime_version}"))
     }
 
@@ -55,12 +54,10 @@ impl Runtime {
     ///
     /// The runtime's.
     pub async fn network_fault(&self) -> Result<Option<String>, Status> {
-        let answer = self
-            .client
-            .clone()
-            .status(cri::StatusRequest::default())
-            .await?;
-        let conditions = answer.into_inner().status.unwrap_or_default().conditions;
+        let mut client = self.client.clone();
+        let call = client.status(cri::StatusRequest::default());
+        let answer = self.metrics.call("status", call).await?;
+        let conditions = answer.status.unwrap_or_default().conditions;
         let mut conditions = conditions.into_iter();
         Ok(match conditions.find(|c| c.r#type == "NetworkReady") {
             Some(ready) if ready.status => None,
@@ -89,7 +86,9 @@ impl Runtime {
                 network_config: Some(network_config),
             }),
         };
-        self.client.clone().update_runtime_config(request).await?;
+        let mut client = self.client.clone();
+        let call = client.update_runtime_config(request);
+        self.metrics.call("update_runtime_config", call).await?;
         Ok(())
     }
 
@@ -121,8 +120,10 @@ impl Runtime {
         let request = cri::ListPodSandboxRequest {
             filter: Some(filter),
         };
-        let answer = self.client.clone().list_pod_sandbox(request).await?;
-        let items = answer.into_inner().items.into_iter();
+        let mut client = self.client.clone();
+        let call = client.list_pod_sandbox(request);
+        let answer = self.metrics.call("list_podsandbox", call).await?;
+        let items = answer.items.into_iter();
         let mut sandboxes: Vec<_> = items.map(Sandbox::from).collect();
         sandboxes.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(sandboxes)
@@ -138,11 +139,13 @@ impl Runtime {
             pod_sandbox_id: id.into(),
             verbose: false,
         };
-        let answer = match self.client.clone().pod_sandbox_status(request).await {
+        let mut client = self.client.clone();
+        let call = client.pod_sandbox_status(request);
+        let answer = match self.metrics.call("podsandbox_status", call).await {
             Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
             answer => answer?,
         };
-        let status = answer.into_inner().status.unwrap_or_default();
+        let status = answer.status.unwrap_or_default();
         if status.state() != cri::PodSandboxState::SandboxReady {
             return Ok(None);
         }
@@ -171,8 +174,10 @@ impl Runtime {
             pod_sandbox_id: id.into(),
             verbose: true,
         };
-        let answer = self.client.clone().pod_sandbox_status(request).await?;
-        let cri::PodSandboxStatusResponse { status, info, .. } = answer.into_inner();
+        let mut client = self.client.clone();
+        let call = client.pod_sandbox_status(request);
+        let answer = self.metrics.call("podsandbox_status", call).await?;
+        let cri::PodSandboxStatusResponse { status, info, .. } = answer;
         let network = status.unwrap_or_default().network.unwrap_or_default();
         if network.ip.is_empty() {
             return Ok(None);
@@ -196,8 +201,10 @@ impl Runtime {
             config: Some(sandbox_config(pod)),
             runtime_handler: String::new(),
         };
-        let answer = self.client.clone().run_pod_sandbox(request).await?;
-        Ok(answer.into_inner().pod_sandbox_id)
+        let mut client = self.client.clone();
+        let call = client.run_pod_sandbox(request);
+        let answer = self.metrics.call("run_podsandbox", call).await?;
+        Ok(answer.pod_sandbox_id)
     }
 
     /// Stops and removes a sandbox; one that is gone is fine.
@@ -210,11 +217,13 @@ impl Runtime {
         let stop = cri::StopPodSandboxRequest {
             pod_sandbox_id: id.into(),
         };
-        client.stop_pod_sandbox(stop).await?;
+        let call = client.stop_pod_sandbox(stop);
+        self.metrics.call("stop_podsandbox", call).await?;
         let remove = cri::RemovePodSandboxRequest {
             pod_sandbox_id: id.into(),
         };
-        client.remove_pod_sandbox(remove).await?;
+        let call = client.remove_pod_sandbox(remove);
+        self.metrics.call("remove_podsandbox", call).await?;
         Ok(())
     }
 }

@@ -2,18 +2,26 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     sync::{Arc, OnceLock},
 };
 
-use podplane_api::{ObjectKey, core::Node as NodeObject};
+use podplane_api::{
+    Object as _, ObjectKey,
+    core::{Node as NodeObject, Pod},
+    pod_ips::{is_host_network, is_terminal},
+};
 use podplane_client::Cache;
-use podplane_proto::node::{
-    AddressFamily, Allocation, GetNodeNetworkRequest, GetNodeNetworkResponse,
-    node_network_service_server::NodeNetworkService,
+use podplane_proto::{
+    error::ApiError,
+    node::{
+        AddressFamily, Allocation, AllocationState, GetNodeNetworkRequest, GetNodeNetworkResponse,
+        MissingAddress, WaitingPod, node_network_service_server::NodeNetworkService,
+    },
 };
 use tonic::{Request, Response, Status};
 
-use super::node::{Books, Node, pod_cidrs};
+use super::node::{Books, NetworkState, Node, pod_cidrs};
 use crate::cri::sandboxes::chain;
 
 /// The nodes of a kubelet, by name.
@@ -48,9 +56,10 @@ impl NodeNetwork {
             let mut nodes = nodes.values();
             return match (nodes.next(), nodes.next()) {
                 (Some(only), None) => Ok(only),
-                _ => Err(Status::invalid_argument(
-                    "node_name is missing: this kubelet serves several nodes",
-                )),
+                _ => {
+                    let missing = "Required value: this kubelet serves several nodes".to_owned();
+                    Err(ApiError::bad_field("node_name", missing).into())
+                }
             };
         }
         let found = nodes.get(name);
@@ -67,13 +76,95 @@ impl NodeNetworkService for NodeNetwork {
         let node = self.node(&request.get_ref().node_name)?;
         let books = node.books().await;
         let books = books.map_err(|error| Status::unavailable(chain(&error)))?;
+        let pods = pods_of(node);
+        let (network_ready, network_fault) = match &*node.network.borrow() {
+            NetworkState::Ready => (true, String::new()),
+            NetworkState::Fault(fault) => (false, fault.clone()),
+            NetworkState::Unknown => (false, "the runtime was not asked yet".to_owned()),
+        };
         Ok(Response::new(GetNodeNetworkResponse {
             node_name: node.name().to_owned(),
             pod_cidrs: blocks(&node.nodes, node.name()),
             families: families(&books),
-            allocations: allocations(&books),
+            allocations: allocations(&books, &pods),
+            missing: missing(&books, &pods),
+            waiting: waiting(&pods, &network_fault),
+            ipam: books.plugin.clone(),
+            network_ready,
+            network_fault,
         }))
     }
+}
+
+/// The pods of the node that may have an address of its network, by namespace and name.
+fn pods_of(node: &Node) -> Vec<Arc<Pod>> {
+    let mut pods = node.pods.list();
+    pods.retain(|pod| {
+        let spec = pod.spec.as_ref();
+        let is_here = spec.and_then(|spec| spec.node_name.as_deref()) == Some(node.name());
+        is_here && !is_host_network(pod)
+    });
+    pods
+}
+
+/// The addresses that a pod says it has. One that has ended has none any more.
+fn addresses(pod: &Pod) -> impl Iterator<Item = &str> {
+    let status = pod.status.as_ref().filter(|_| !is_terminal(pod));
+    let ips = status.and_then(|status| status.pod_ips.as_deref());
+    ips.unwrap_or_default().iter().map(|ip| ip.ip.as_str())
+}
+
+/// What pods say and the files do not. Pods that are being deleted may have given their address back already.
+fn missing(books: &Books, pods: &[Arc<Pod>]) -> Vec<MissingAddress> {
+    if books.ipam.is_none() {
+        return Vec::new();
+    }
+    let lease_of = |address: &str| {
+        let address = address.parse::<IpAddr>().ok()?;
+        books.leases.iter().find(|lease| lease.ip == address)
+    };
+    let fault = |pod: &Pod, address: &str| match lease_of(address) {
+        None => Some("it has no allocation file".to_owned()),
+        Some(lease) => match books.owner(lease) {
+            Some(sandbox) if sandbox.uid == pod.uid() => None,
+            Some(sandbox) => Some(format!(
+                "its allocation file is of sandbox {}, of pod {}",
+                sandbox.id, sandbox.pod
+            )),
+            None => Some(format!(
+                "its allocation file is of {:?}, which is no sandbox here",
+                lease.container_id
+            )),
+        },
+    };
+    let alive = pods.iter().filter(|pod| !pod.is_deleting());
+    let said = alive.flat_map(|pod| addresses(pod).map(move |address| (pod, address)));
+    let missing = said.filter_map(|(pod, address)| {
+        Some(MissingAddress {
+            pod_namespace: pod.namespace().to_owned(),
+            pod_name: pod.name().to_owned(),
+            pod_uid: pod.uid().to_owned(),
+            address: address.to_owned(),
+            reason: fault(pod, address)?,
+        })
+    });
+    missing.collect()
+}
+
+fn waiting(pods: &[Arc<Pod>], network_fault: &str) -> Vec<WaitingPod> {
+    let waits = |pod: &&Arc<Pod>| {
+        !pod.is_deleting() && !is_terminal(pod) && addresses(pod).next().is_none()
+    };
+    let waiting = pods.iter().filter(waits).map(|pod| WaitingPod {
+        pod_namespace: pod.namespace().to_owned(),
+        pod_name: pod.name().to_owned(),
+        pod_uid: pod.uid().to_owned(),
+        reason: match network_fault {
+            "" => "its sandbox is not ready yet; its events say what was tried".to_owned(),
+            fault => format!("the node's network is not ready: {fault}"),
+        },
+    });
+    waiting.collect()
 }
 
 fn blocks(nodes: &Cache<NodeObject>, name: &str) -> Vec<String> {
@@ -94,11 +185,14 @@ fn families(books: &Books) -> Vec<AddressFamily> {
         let (owned, leaked): (Vec<_>, Vec<_>) =
             of_family.partition(|lease| books.owner(lease).is_some());
         let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let capacity = u64::try_from(capacity).unwrap_or(u64::MAX);
+        let (allocated, leaked) = (count(owned.len()), count(leaked.len()));
         AddressFamily {
             ip_version,
-            capacity: u64::try_from(capacity).unwrap_or(u64::MAX),
-            allocated: count(owned.len()),
-            leaked: count(leaked.len()),
+            capacity,
+            allocated,
+            leaked,
+            free: capacity.saturating_sub(allocated).saturating_sub(leaked),
         }
     };
     let capacities = [(4, ipam.capacity.ipv4), (6, ipam.capacity.ipv6)];
@@ -108,11 +202,17 @@ fn families(books: &Books) -> Vec<AddressFamily> {
     present.map(|(version, n)| family(version, n)).collect()
 }
 
-fn allocations(books: &Books) -> Vec<Allocation> {
+fn allocations(books: &Books, pods: &[Arc<Pod>]) -> Vec<Allocation> {
+    let is_there = |uid: &str| pods.iter().any(|pod| pod.uid() == uid && !is_terminal(pod));
     let mut leases: Vec<_> = books.leases.iter().collect();
     leases.sort_by_key(|lease| lease.ip);
     let allocation = |lease: &podplane_cni::host_local::Lease| {
         let owner = books.owner(lease);
+        let state = match owner {
+            Some(sandbox) if is_there(&sandbox.uid) => AllocationState::InUse,
+            Some(_) => AllocationState::Orphaned,
+            None => AllocationState::Leaked,
+        };
         let (pod, uid) = owner
             .map(|sandbox| (sandbox.pod.clone(), sandbox.uid.clone()))
             .unzip();
@@ -124,7 +224,140 @@ fn allocations(books: &Books) -> Vec<Allocation> {
             pod_namespace: pod.namespace,
             pod_name: pod.name,
             pod_uid: uid.unwrap_or_default(),
+            state: state.into(),
+            outside_ranges: !books.ipam.as_ref().is_some_and(|ipam| ipam.gives(lease.ip)),
         }
     };
     leases.into_iter().map(allocation).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_api::{
+        core::{PodIP, PodSpec, PodStatus},
+        meta::ObjectMeta,
+    };
+    use podplane_cni::{NetworkConfigList, host_local::Lease};
+
+    use super::*;
+    use crate::{ipam::Ipam, kubelet::plan::Sandbox};
+
+    fn pod(name: &str, ip: Option<&str>) -> Arc<Pod> {
+        let status = PodStatus {
+            phase: Some("Running".into()),
+            pod_ips: ip.map(|ip| vec![PodIP { ip: ip.into() }]),
+            ..PodStatus::default()
+        };
+        Arc::new(Pod {
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some("default".into()),
+                uid: Some(format!("uid-{name}")),
+                ..ObjectMeta::default()
+            },
+            spec: Some(PodSpec::default()),
+            status: Some(status),
+        })
+    }
+
+    fn sandbox(id: &str, pod: &str) -> Sandbox {
+        Sandbox {
+            id: id.into(),
+            pod: ObjectKey::new("default", pod),
+            uid: format!("uid-{pod}"),
+            attempt: 0,
+            ready: true,
+        }
+    }
+
+    fn books(leases: &[(&str, &str)], sandboxes: Vec<Sandbox>) -> Books {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge",
+            "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.1.0/29"}]]}}]}"#;
+        std::fs::write(dir.path().join("x.conflist"), text).unwrap();
+        let list = NetworkConfigList::load_first(dir.path()).unwrap();
+        let lease = |(ip, id): &(&str, &str)| Lease {
+            ip: ip.parse().unwrap(),
+            container_id: (*id).into(),
+            ifname: Some("eth0".into()),
+        };
+        Books {
+            ipam: Ipam::of(&list).unwrap(),
+            plugin: "host-local".into(),
+            uses_pod_cidr: true,
+            leases: leases.iter().map(lease).collect(),
+            sandboxes,
+        }
+    }
+
+    #[test]
+    fn allocations_are_held_against_sandboxes_and_pods() {
+        let leases = [
+            ("10.0.1.2", "a"),
+            ("10.0.1.3", "b"),
+            ("10.0.1.4", "gone"),
+            ("10.0.0.5", "c"),
+        ];
+        let sandboxes = vec![
+            sandbox("a", "there"),
+            sandbox("b", "deleted"),
+            sandbox("c", "old"),
+        ];
+        let books = books(&leases, sandboxes);
+        let pods = [pod("there", Some("10.0.1.2")), pod("old", Some("10.0.0.5"))];
+        let told = allocations(&books, &pods);
+        let told: Vec<_> = told
+            .iter()
+            .map(|told| (told.address.as_str(), told.state(), told.outside_ranges))
+            .collect();
+        let want = [
+            ("10.0.0.5", AllocationState::InUse, true),
+            ("10.0.1.2", AllocationState::InUse, false),
+            ("10.0.1.3", AllocationState::Orphaned, false),
+            ("10.0.1.4", AllocationState::Leaked, false),
+        ];
+        assert_eq!(told, want);
+        let families = families(&books);
+        let AddressFamily {
+            capacity,
+            allocated,
+            leaked,
+            free,
+            ..
+        } = families[0];
+        assert_eq!((capacity, allocated, leaked, free), (5, 2, 1, 2));
+    }
+
+    #[test]
+    fn a_pod_that_says_an_address_which_no_file_has_is_told() {
+        let leases = [("10.0.1.2", "a"), ("10.0.1.3", "b"), ("10.0.1.4", "gone")];
+        let books = books(&leases, vec![sandbox("a", "one"), sandbox("b", "two")]);
+        let pods = [
+            pod("one", Some("10.0.1.2")),
+            pod("three", Some("10.0.1.3")),
+            pod("four", Some("10.0.1.4")),
+            pod("five", Some("10.0.1.5")),
+            pod("six", None),
+        ];
+        let told = missing(&books, &pods);
+        let told: Vec<_> = told
+            .iter()
+            .map(|told| (told.pod_name.as_str(), told.reason.as_str()))
+            .collect();
+        let want = [
+            (
+                "three",
+                "its allocation file is of sandbox b, of pod default/two",
+            ),
+            (
+                "four",
+                "its allocation file is of \"gone\", which is no sandbox here",
+            ),
+            ("five", "it has no allocation file"),
+        ];
+        assert_eq!(told, want);
+        let waiting = waiting(&pods, "");
+        assert_eq!(waiting.len(), 1);
+        assert_eq!(waiting[0].pod_name, "six");
+    }
 }

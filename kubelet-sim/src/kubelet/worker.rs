@@ -14,6 +14,7 @@ use tonic::Status;
 
 use super::{
     admission::Verdict,
+    metrics::Running,
     node::{NetworkState, Node, NodeError},
     plan::{Step, plan},
     runtime::rpc_error,
@@ -41,6 +42,8 @@ pub struct Worker {
     backoff: Duration,
     /// The fault that the pod was last told of, so that it is told once.
     told: Option<String>,
+    /// While its sandbox is ready.
+    running: Option<Running>,
 }
 
 /// What to do when a look is over.
@@ -69,6 +72,7 @@ impl Worker {
             woken,
             backoff: MIN_BACKOFF,
             told: None,
+            running: None,
         }
     }
 
@@ -118,6 +122,7 @@ impl Worker {
             match (plan(pod.as_deref(), &sandboxes), &pod) {
                 (Step::Forget, _) => return Ok(Next::End),
                 (Step::Remove(ids), of) => {
+                    self.running = None;
                     self.remove(&ids).await?;
                     if let Some(stopped) = of.as_deref().filter(|pod| has_ip(pod)) {
                         let message = "Stopped the pod's sandbox; its address is free";
@@ -126,6 +131,7 @@ impl Worker {
                     }
                 }
                 (Step::Run, Some(running)) => {
+                    self.running = None;
                     if let Some(next) = self.start(running).await? {
                         return Ok(next);
                     }
@@ -139,6 +145,10 @@ impl Worker {
                     let host = &self.node.machine.ips;
                     let status = status::running(reported, &ready, host, Timestamp::now());
                     self.write(reported, status).await?;
+                    if self.running.is_none() {
+                        self.running = Some(self.node.metrics.running());
+                        self.note_start(reported);
+                    }
                     self.backoff = MIN_BACKOFF;
                     self.told = None;
                     return Ok(Next::Rest);
@@ -210,6 +220,7 @@ impl Worker {
                 let status = status::rejected(pod, rejection, Timestamp::now());
                 let message = status.message.clone().unwrap_or_default();
                 self.write(pod, status).await?;
+                self.node.metrics.rejected(OUT_OF_POD_IPS);
                 let events = &self.node.events;
                 events.record(&**pod, EventType::Warning, OUT_OF_POD_IPS, "", message);
                 self.node.changed.notify_one();
@@ -248,6 +259,14 @@ impl Worker {
             let message = format!("{text} in sandbox {short}");
             let events = &self.node.events;
             events.record(pod, EventType::Normal, "AddedInterface", "", message);
+        }
+    }
+
+    /// Notes how long the pod took to run; one that ran before, under an earlier kubelet, is not starting.
+    fn note_start(&self, pod: &Pod) {
+        let created = pod.metadata.creation_timestamp.as_ref();
+        if let Some(created) = created.filter(|_| !has_ip(pod)) {
+            self.node.metrics.started(created.0);
         }
     }
 

@@ -8,7 +8,7 @@ fn s(seconds: u64) -> Duration {
 /// Tries every pod that is ready; says which were placed, and the message of each that was not.
 fn settle(scheduler: &mut Scheduler, now: Duration) -> (Vec<String>, Vec<String>) {
     let (mut placed, mut messages) = (Vec::new(), Vec::new());
-    while let Some(Attempt { pod, outcome }) = scheduler.attempt(now) {
+    while let Some(Attempt { pod, outcome, .. }) = scheduler.attempt(now) {
         match outcome {
             Ok(_) => placed.push(pod.key.name.clone()),
             Err(message) => messages.push(message),
@@ -218,12 +218,12 @@ fn news_from_before_the_decision_does_not_undo_it() {
     assert!(!scheduler.is_ready(s(100)));
     assert!(matches!(
         scheduler.explain(&"p".into()),
-        Explanation::Placed(_, Placing::Assumed)
+        Explanation::Placed(_, Placing::Assumed, _)
     ));
     scheduler.apply_pod(pod.on("n").pod(), s(1));
     assert!(matches!(
         scheduler.explain(&"p".into()),
-        Explanation::Placed(_, Placing::Bound)
+        Explanation::Placed(_, Placing::Bound, _)
     ));
 }
 

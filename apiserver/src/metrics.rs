@@ -1,0 +1,302 @@
+//! What the server counts, through both of its faces, under the reference's names where it has one.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64},
+    },
+    time::Instant,
+};
+
+use http::{Method, StatusCode};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::Histogram,
+    },
+    registry::Registry,
+};
+use tonic::Code;
+
+use crate::{
+    cache::Position,
+    rest::resource::{Names, Resource},
+};
+
+/// In seconds, as the reference has them.
+const DURATIONS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+];
+
+/// The counters and gauges. Cloning shares them.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    requests: Family<Answered, Counter<u64, AtomicU64>>,
+    seconds: Family<Request, Histogram, fn() -> Histogram>,
+    inflight: Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>,
+    watches: Family<Request, Gauge<i64, AtomicI64>>,
+    events: Family<Sent, Counter<u64, AtomicU64>>,
+}
+
+/// What is asked for. The verbs are those of the reference's metrics.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Request {
+    pub(crate) group: &'static str,
+    pub(crate) resource: &'static str,
+    pub(crate) subresource: &'static str,
+    pub(crate) verb: &'static str,
+    pub(crate) version: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    code: u16,
+    group: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    verb: &'static str,
+    version: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Sent {
+    group: &'static str,
+    kind: &'static str,
+    version: &'static str,
+}
+
+impl Request {
+    pub(crate) fn new(names: &Names, subresource: &'static str, verb: &'static str) -> Self {
+        Self {
+            group: names.group,
+            resource: names.plural,
+            subresource,
+            verb,
+            version: names.version,
+        }
+    }
+}
+
+/// A request that is being answered. One that is given up by its client is not counted.
+#[derive(Debug)]
+pub(crate) struct Running {
+    request: Request,
+    began: Instant,
+    _inflight: Goes,
+    metrics: Metrics,
+}
+
+impl Running {
+    /// Counts the answer.
+    pub(crate) fn answered(self, code: StatusCode) {
+        let Request {
+            group,
+            resource,
+            subresource,
+            verb,
+            version,
+        } = self.request;
+        let answered = Answered {
+            code: code.as_u16(),
+            group,
+            resource,
+            subresource,
+            verb,
+            version,
+        };
+        self.metrics.requests.get_or_create(&answered).inc();
+        // How long a client watches says nothing of the server.
+        if verb != "WATCH" {
+            let seconds = self.metrics.seconds.get_or_create(&self.request);
+            seconds.observe(self.began.elapsed().as_secs_f64());
+        }
+    }
+}
+
+/// Counts what goes on for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Goes(Gauge<i64, AtomicI64>);
+
+impl Goes {
+    fn on(gauge: &Gauge<i64, AtomicI64>) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Goes {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// An open watch.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    _open: Goes,
+    sent: Counter<u64, AtomicU64>,
+}
+
+impl Watching {
+    /// Counts an event.
+    pub(crate) fn sent(&self) {
+        self.sent.inc();
+    }
+}
+
+impl Metrics {
+    /// Counters that `/metrics` shows.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
+            inflight: Family::default(),
+            watches: Family::default(),
+            events: Family::default(),
+        };
+        // The encoder adds `_total`.
+        registry.register(
+            "apiserver_request",
+            "Requests answered, through gRPC and REST, by verb, resource and code",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "apiserver_request_duration_seconds",
+            "How long it took to answer, but for watches, by verb and resource",
+            metrics.seconds.clone(),
+        );
+        registry.register(
+            "apiserver_current_inflight_requests",
+            "Requests that are being answered",
+            metrics.inflight.clone(),
+        );
+        registry.register(
+            "apiserver_longrunning_requests",
+            "Watches that are open",
+            metrics.watches.clone(),
+        );
+        registry.register(
+            "apiserver_watch_events",
+            "Events sent to those who watch, by kind",
+            metrics.events.clone(),
+        );
+        for kind in ["mutating", "readOnly"] {
+            drop(metrics.inflight.get_or_create(&[("request_kind", kind)]));
+        }
+        metrics
+    }
+
+    /// Shows what is stored, too.
+    pub(crate) fn show_stored(
+        registry: &mut Registry,
+        kinds: Arc<[Arc<dyn Resource>]>,
+        position: Position,
+    ) {
+        registry.register_collector(Box::new(Stored { kinds, position }));
+    }
+
+    /// A request begins to be answered.
+    pub(crate) fn begins(&self, request: Request) -> Running {
+        let kind = match request.verb {
+            "GET" | "LIST" | "WATCH" => "readOnly",
+            _ => "mutating",
+        };
+        let inflight = self.inflight.get_or_create(&[("request_kind", kind)]);
+        Running {
+            _inflight: Goes::on(&inflight),
+            request,
+            began: Instant::now(),
+            metrics: self.clone(),
+        }
+    }
+
+    /// A watch is opened, and lasts until what is returned is dropped.
+    pub(crate) fn watches(&self, names: &Names) -> Watching {
+        let sent = Sent {
+            group: names.group,
+            kind: names.kind,
+            version: names.version,
+        };
+        let open = self
+            .watches
+            .get_or_create(&Request::new(names, "", "WATCH"));
+        Watching {
+            _open: Goes::on(&open),
+            sent: self.events.get_or_create(&sent).clone(),
+        }
+    }
+}
+
+/// The verb of a REST request, as the reference's metrics have it.
+pub(crate) fn verb(method: &Method, is_named: bool, is_watch: bool) -> &'static str {
+    match (method.as_str(), is_named) {
+        (_, _) if is_watch => "WATCH",
+        ("GET", true) => "GET",
+        ("GET", false) => "LIST",
+        ("POST", _) => "POST",
+        ("PUT", _) => "PUT",
+        ("PATCH", _) => "PATCH",
+        ("DELETE", true) => "DELETE",
+        ("DELETE", false) => "DELETECOLLECTION",
+        _ => "other",
+    }
+}
+
+/// What REST would have answered where gRPC answers this.
+pub(crate) fn http_code(code: Code) -> StatusCode {
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted | Code::FailedPrecondition => StatusCode::CONFLICT,
+        Code::InvalidArgument => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::OutOfRange => StatusCode::GONE,
+        Code::DeadlineExceeded | Code::Cancelled => StatusCode::GATEWAY_TIMEOUT,
+        Code::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unimplemented => StatusCode::METHOD_NOT_ALLOWED,
+        Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// What is counted when it is asked for.
+struct Stored {
+    kinds: Arc<[Arc<dyn Resource>]>,
+    position: Position,
+}
+
+impl std::fmt::Debug for Stored {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stored(..)")
+    }
+}
+
+impl Collector for Stored {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let name = "apiserver_storage_objects";
+        let help = "Stored objects, by resource";
+        let gauge = prometheus_client::metrics::MetricType::Gauge;
+        let mut objects = encoder.encode_descriptor(name, help, None, gauge)?;
+        for kind in self.kinds.iter() {
+            let Some(count) = kind.count() else { continue };
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            let names = kind.names();
+            let resource = match names.group {
+                "" => names.plural.to_owned(),
+                group => format!("{}.{group}", names.plural),
+            };
+            let labels = [("resource", resource)];
+            ConstGauge::new(count).encode(objects.encode_family(&labels)?)?;
+        }
+        let name = "podplane_apiserver_store_revision";
+        let help = "The revision that reads are served at";
+        let revision = encoder.encode_descriptor(name, help, None, gauge)?;
+        ConstGauge::new(self.position.current().number()).encode(revision)
+    }
+}

@@ -1,0 +1,149 @@
+//! What the CRI server counts. The network's operations have containerd's names, so that what is made for it shows them.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Instant,
+};
+
+use podplane_cni::runtime::{Executed, observe};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
+    metrics::{
+        MetricType,
+        counter::Counter,
+        family::Family,
+        gauge::ConstGauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use super::sandboxes::Sandboxes;
+
+type Operation = [(&'static str, &'static str); 1];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPlugin {
+    plugin: String,
+    command: &'static str,
+}
+
+/// The counters of the network. Cloning shares them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    operations: Family<Operation, Counter<u64, AtomicU64>>,
+    errors: Family<Operation, Counter<u64, AtomicU64>>,
+    seconds: Family<Operation, Histogram, fn() -> Histogram>,
+}
+
+/// From a millisecond to half a minute.
+fn histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 16))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            operations: Family::default(),
+            errors: Family::default(),
+            seconds: Family::new_with_constructor(histogram),
+        }
+    }
+}
+
+impl Metrics {
+    /// Counters that `/metrics` shows.
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        // The encoder adds `_total`.
+        registry.register(
+            "containerd_cri_network_plugin_operations",
+            "Networks of sandboxes that were made and unmade, by type",
+            metrics.operations.clone(),
+        );
+        registry.register(
+            "containerd_cri_network_plugin_operations_errors",
+            "Those that failed, by type",
+            metrics.errors.clone(),
+        );
+        registry.register(
+            "containerd_cri_network_plugin_operations_duration_seconds",
+            "How long they took, by type",
+            metrics.seconds.clone(),
+        );
+        count_plugins(registry);
+        metrics
+    }
+
+    /// Counts an operation.
+    pub(super) fn network<T, E>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let labels = [("operation_type", operation)];
+        self.operations.get_or_create(&labels).inc();
+        let began = Instant::now();
+        let done = work();
+        let seconds = self.seconds.get_or_create(&labels);
+        seconds.observe(began.elapsed().as_secs_f64());
+        if done.is_err() {
+            self.errors.get_or_create(&labels).inc();
+        }
+        done
+    }
+}
+
+/// Counts each plugin that is executed. Their names are those of the configuration.
+fn count_plugins(registry: &mut Registry) {
+    let seconds = Family::<OfPlugin, Histogram, _>::new_with_constructor(histogram as fn() -> _);
+    let errors = Family::<OfPlugin, Counter<u64, AtomicU64>>::default();
+    registry.register(
+        "podplane_cni_plugin_duration_seconds",
+        "How long CNI plugins took, by plugin and command",
+        seconds.clone(),
+    );
+    registry.register(
+        "podplane_cni_plugin_errors",
+        "CNI plugins that failed, by plugin and command",
+        errors.clone(),
+    );
+    observe(move |executed: &Executed<'_>| {
+        let labels = OfPlugin {
+            plugin: executed.plugin.to_owned(),
+            command: executed.command,
+        };
+        let took = executed.took.as_secs_f64();
+        seconds.get_or_create(&labels).observe(took);
+        if executed.failed {
+            errors.get_or_create(&labels).inc();
+        }
+    });
+}
+
+/// The sandboxes of all nodes of the process, counted when they are asked for.
+pub(super) struct Counted(pub(super) Vec<Arc<Sandboxes>>);
+
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Counted").field(&self.0.len()).finish()
+    }
+}
+
+impl Collector for Counted {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let counts = self.0.iter().map(|node| node.count());
+        let (ready, not_ready) = counts.fold((0, 0), |(a, b), (ready, not_ready)| {
+            (a + ready, b + not_ready)
+        });
+        let help = "Sandboxes, by whether they are ready";
+        let gauge = MetricType::Gauge;
+        let mut family = encoder.encode_descriptor("podplane_cri_sandboxes", help, None, gauge)?;
+        for (state, count) in [("ready", ready), ("not_ready", not_ready)] {
+            ConstGauge::new(count).encode(family.encode_family(&[("state", state)])?)?;
+        }
+        Ok(())
+    }
+}
