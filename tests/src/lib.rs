@@ -7,6 +7,7 @@
 
 pub mod apiserver;
 pub mod cluster;
+pub mod console;
 pub mod history;
 pub mod kubectl;
 pub mod leftovers;

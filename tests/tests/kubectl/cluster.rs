@@ -165,7 +165,7 @@ fn health(kubectl: &Kubectl) {
 fn metrics(kubectl: &Kubectl) {
     let _watching = kubectl.start("get pods -w");
     // The other versions of kubectl watch the same server at the same time.
-    let open = "apiserver_longrunning_requests{group=\"\",resource=\"pods\",verb=\"WATCH\",version=\"v1\"} ";
+    let open = "apiserver_longrunning_requests{group=\"\",resource=\"pods\",subresource=\"\",verb=\"WATCH\",version=\"v1\"} ";
     let text = kubectl.until("get --raw /metrics", |seen| {
         let watches = seen.stdout.lines().find_map(|line| line.strip_prefix(open));
         watches.is_some_and(|watches| watches != "0")

@@ -1,0 +1,174 @@
+//! The commands of a page of the docs, as they are printed.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Write as _},
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// A command, and what it shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Without the prompt.
+    pub command: String,
+    /// Its lines; none where the page does not show them.
+    pub shows: Vec<String>,
+}
+
+/// The lines of each block of that language in `text`.
+pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<Vec<&'a str>> {
+    let fence = format!("```{language}");
+    let mut lines = text.lines();
+    let mut blocks = Vec::new();
+    while lines.by_ref().any(|line| line == fence) {
+        blocks.push(lines.by_ref().take_while(|line| *line != "```").collect());
+    }
+    blocks
+}
+
+/// The steps of a block: each begins with `$ `.
+///
+/// # Panics
+///
+/// If the block begins with something else.
+pub fn steps(lines: &[&str]) -> Vec<Step> {
+    let mut steps = Vec::<Step>::new();
+    for line in lines {
+        match (line.strip_prefix("$ "), steps.last_mut()) {
+            (Some(command), _) => steps.push(Step {
+                command: command.to_owned(),
+                shows: Vec::new(),
+            }),
+            (None, Some(step)) => step.shows.push((*line).to_owned()),
+            (None, None) => panic!("output without a command: {line}"),
+        }
+    }
+    steps
+}
+
+/// Whether these lines are what the page shows. `…` in it stands for any text in a line, and as a line for any number of lines.
+pub fn is_shown(want: &[String], got: &[&str]) -> bool {
+    match (want, got) {
+        ([], rest) => rest.is_empty(),
+        ([any, rest @ ..], _) if any.trim() == "…" => {
+            (0..=got.len()).any(|skipped| is_shown(rest, &got[skipped..]))
+        }
+        ([line, rest @ ..], [first, others @ ..]) => is_line(line, first) && is_shown(rest, others),
+        (_, []) => false,
+    }
+}
+
+fn is_line(want: &str, got: &str) -> bool {
+    let Some((before, after)) = want.split_once('…') else {
+        return want == got;
+    };
+    let Some(rest) = got.strip_prefix(before) else {
+        return false;
+    };
+    let mut ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+    ends.any(|at| is_line(after, &rest[at..]))
+}
+
+/// A shell into which a reader of the page types its commands.
+#[derive(Debug)]
+pub struct Session {
+    shell: Child,
+    stdin: ChildStdin,
+    shown: BufReader<io::PipeReader>,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Done {
+    /// Its exit code.
+    pub code: i32,
+    /// What it printed, on both ways.
+    pub shown: String,
+}
+
+const END: &str = "--- end of the command:";
+
+impl Session {
+    /// A shell in `dir` that finds programs in `path`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn start(dir: &Path, path: &str) -> io::Result<Self> {
+        let (shown, output) = io::pipe()?;
+        let mut shell = Command::new("bash")
+            .args(["--noprofile", "--norc"])
+            .current_dir(dir)
+            .env("PATH", path)
+            .env("HOME", dir)
+            .stdin(Stdio::piped())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            // So that what it leaves in the background ends with it.
+            .process_group(0)
+            .spawn()?;
+        let stdin = shell.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self {
+            shell,
+            stdin,
+            shown: BufReader::new(shown),
+        })
+    }
+
+    /// Types a command and waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// If the shell has ended.
+    pub fn run(&mut self, command: &str) -> io::Result<Done> {
+        writeln!(self.stdin, "{command}\nprintf '\\n{END} %s\\n' $?")?;
+        let mut shown = String::new();
+        loop {
+            let mut line = String::new();
+            if self.shown.read_line(&mut line)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Some(code) = line.strip_prefix(END) {
+                let code = code.trim().parse().unwrap_or(-1);
+                // The line break before the end is ours.
+                shown.truncate(shown.trim_end_matches('\n').len());
+                return Ok(Done { code, shown });
+            }
+            shown += &line;
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        _ = kill_process_group(Pid::from_child(&self.shell), Signal::KILL);
+        _ = self.shell.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_varies_is_left_out() {
+        let want = ["{", "  \"uid\": \"…\",", "  …", "}"].map(str::to_owned);
+        assert!(is_shown(&want, &["{", "  \"uid\": \"a-b\",", "}"]));
+        assert!(is_shown(&want, &["{", "  \"uid\": \"\",", "x", "y", "}"]));
+        assert!(!is_shown(&want, &["{", "  \"uid\": 7,", "}"]));
+        assert!(!is_shown(&want, &["{", "  \"uid\": \"a\",", "x"]));
+    }
+
+    #[test]
+    fn each_block_has_its_steps() {
+        let page = "x\n```console\n$ a\n1\n2\n$ b\n```\n```text\n$ c\n```\n```console\n$ d\n```\n";
+        let blocks = blocks(page, "console");
+        assert_eq!(blocks.len(), 2);
+        let steps = steps(&blocks[0]);
+        assert_eq!((steps[0].command.as_str(), steps[0].shows.len()), ("a", 2));
+        assert_eq!((steps[1].command.as_str(), steps[1].shows.len()), ("b", 0));
+    }
+}

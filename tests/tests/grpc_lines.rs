@@ -1,0 +1,87 @@
+//! docs/grpc.md: its lines as they are printed, with grpcurl and curl, which no one here wrote.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use podplane_tests::{
+    Machine,
+    console::{Done, Session, Step, blocks, is_shown, steps},
+    peers, processes_of,
+    programs::bin_dir,
+};
+
+/// Where the docs have the data.
+const PLACE: &str = "/tmp/grpc";
+
+/// What every server has, and what the page calls once for all of them.
+const SHARED: [&str; 3] = [
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+];
+
+fn page() -> Vec<Step> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/grpc.md");
+    let text = fs::read_to_string(file).expect("the page is there");
+    let blocks = blocks(&text, "console");
+    blocks.iter().flat_map(|lines| steps(lines)).collect()
+}
+
+/// The services that a line lists.
+fn listed(done: &Done) -> impl Iterator<Item = &str> {
+    done.shown.lines().filter(|line| line.contains(".v1"))
+}
+
+#[test]
+fn every_line_works_as_it_is_printed() -> Result<()> {
+    let Some(grpcurl) = peers::grpcurl() else {
+        return Ok(());
+    };
+    let before = Machine::now();
+    let dir = tempfile::Builder::new().prefix("pp-").tempdir()?;
+    let place = dir.path().to_str().context("a path of letters")?.to_owned();
+    let path = std::env::var("PATH")?;
+    let path = format!("{}:{}:{path}", bin_dir().display(), grpcurl.display());
+    let mut session = Session::start(dir.path(), &path)?;
+    let lines = page();
+    let all = lines.iter().map(|step| step.command.as_str());
+    let all: Vec<_> = all.collect();
+    let is_called = |service: &str| all.iter().any(|line| line.contains(&format!("{service}/")));
+    let mut seen = BTreeSet::new();
+    let mut failures = Vec::new();
+    for Step { command, shows } in &lines {
+        let done = session.run(&command.replace(PLACE, &place))?;
+        if command.ends_with(" list") {
+            seen.extend(listed(&done).map(str::to_owned));
+        }
+        let shown = done.shown.replace(&place, PLACE);
+        let got: Vec<_> = shown.lines().map(str::trim_end).collect();
+        let is_as_printed = shows.is_empty() || is_shown(shows, &got);
+        // A line that is refused shows the refusal.
+        let has_ended_well = done.code == 0 || !shows.is_empty();
+        if !(is_as_printed && has_ended_well) {
+            let shows = shows.join("\n");
+            failures.push(format!(
+                "$ {command}\nended with {} and printed\n{shown}\n--- where the page has\n{shows}",
+                done.code
+            ));
+        }
+    }
+    let down = session.run("podplane down --purge")?;
+    drop(session);
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    for service in &seen {
+        assert!(is_called(service), "no line calls {service}");
+    }
+    for service in SHARED {
+        assert!(seen.contains(service), "{service} is listed");
+    }
+    assert!(
+        seen.len() > 20,
+        "every process lists its services: {seen:?}"
+    );
+    assert_eq!(down.code, 0, "{down:?}");
+    assert_eq!(processes_of(&place)?, []);
+    assert_eq!(before, Machine::now());
+    Ok(())
+}
