@@ -29,4 +29,5 @@ pub use error::{ClusterError, Result};
 pub use process::{Process, processes_of};
 pub use program::{Finished, Program, run};
 pub use rustix::process::Signal;
+pub use tonic::Code;
 pub use wait::{DEADLINE, eventually, within};
