@@ -19,7 +19,8 @@ use clap::{Parser, Subcommand};
 use crate::{
     commands::{
         apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, health,
-        kubeconfig, node, ping, plan, plugins, restart, run, service, status, store, test, up,
+        kubeconfig, node, ping, plan, plugins, replay, restart, run, service, status, store, test,
+        up,
     },
     global::{Global, GlobalArgs},
 };
@@ -71,6 +72,7 @@ enum Command {
     Plan(plan::Args),
     Cni(cni::Args),
     Plugins(plugins::Args),
+    Replay(replay::Args),
     Test(test::Args),
 
     // One service each.
@@ -151,6 +153,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Plan(args) => plan::run(&args),
         Command::Cni(args) => cni::run(args),
         Command::Plugins(args) => plugins::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Test(args) => test::run(args),
         Command::Apiserver(args) => service::run(args, podplane_apiserver::run),
         Command::IpamController(args) => service::run(args, podplane_ipam_controller::run),

@@ -18,6 +18,7 @@ mod node_run;
 pub(crate) mod ping;
 pub(crate) mod plan;
 pub(crate) mod plugins;
+pub(crate) mod replay;
 mod reset_bridge;
 pub(crate) mod restart;
 pub(crate) mod run;

@@ -1,0 +1,407 @@
+//! Each fault of the testkit does what it says to real processes, and nothing when it is healed.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context as _, Result};
+use podplane_api::{
+    Object as _,
+    core::{Event, Node, NodeSpec, Pod},
+    meta::ObjectMeta,
+};
+use podplane_client::{DeleteParams, ListParams};
+use podplane_testkit::{
+    Signal,
+    link::{CallFault, Cut},
+    plugins::Plugins,
+    recording::{self, Recorder},
+};
+use podplane_tests::{
+    Cluster, Network, builder, eventually, peers,
+    pods::{ip, pod, running},
+    programs::bin_dir,
+};
+use tonic::Code;
+
+/// A pod on a node of its own choice, which takes no scheduler.
+fn bound(name: &str, node: &str) -> Pod {
+    let mut pod = pod(name);
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = Some(node.into());
+    }
+    pod
+}
+
+async fn create(cluster: &Cluster, pod: &Pod) -> Result<()> {
+    cluster.client().namespaced("default").create(pod).await?;
+    Ok(())
+}
+
+async fn all_run(cluster: &Cluster, number: usize) -> Vec<Pod> {
+    cluster
+        .pods_until("they run", |pods| running(pods) == number)
+        .await
+}
+
+async fn get(cluster: &Cluster, name: &str) -> Result<Pod> {
+    Ok(cluster.client().namespaced("default").get(name).await?)
+}
+
+/// The messages of events about a pod with this reason.
+async fn told(cluster: &Cluster, pod: &str, reason: &str) -> Result<Vec<String>> {
+    let events = cluster.client().namespaced::<Event>("default");
+    let events = events.list(&ListParams::default()).await?.items;
+    let about = events.into_iter().filter(|event| {
+        event.involved_object.name.as_deref() == Some(pod)
+            && event.reason.as_deref() == Some(reason)
+    });
+    Ok(about.filter_map(|event| event.message).collect())
+}
+
+async fn until_told(cluster: &Cluster, pod: &str, reason: &str, what: &str) {
+    let look = || told(cluster, pod, reason);
+    let is_there = |seen: &Result<Vec<String>>| {
+        seen.as_ref()
+            .is_ok_and(|messages| messages.iter().any(|message| message.contains(what)))
+    };
+    let waited = format!("{reason} with {what:?}");
+    eventually(&waited, look, is_there).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_scheduler_that_is_cut_off_binds_nothing_until_it_is_connected_again() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).links()).await? else {
+        return Ok(());
+    };
+    for (number, cut) in [Cut::Refused, Cut::Silent].into_iter().enumerate() {
+        let fault = cluster.cut_off("scheduler", cut)?;
+        let (waits, runs) = (format!("waits-{number}"), format!("runs-{number}"));
+        create(&cluster, &pod(&waits)).await?;
+        create(&cluster, &bound(&runs, "node-0")).await?;
+        all_run(&cluster, 2 * number + 1).await;
+        let unbound = get(&cluster, &waits).await?;
+        assert_eq!(unbound.spec.context("a spec")?.node_name, None, "{cut:?}");
+        fault.heal();
+        all_run(&cluster, 2 * number + 2).await;
+    }
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn calls_to_the_runtime_fail_as_often_as_they_are_to() -> Result<()> {
+    let up = builder(Network::Ledger).nodes(1).links();
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    let fail = CallFault::fail(Code::Unavailable)
+        .of("RunPodSandbox")
+        .times(2);
+    let _fault = cluster.disturb("kubelet-node-0", &fail)?;
+    create(&cluster, &pod("a")).await?;
+    let failure = "FailedCreatePodSandBox";
+    until_told(
+        &cluster,
+        "a",
+        failure,
+        "injected: runtime.v1.RuntimeService/RunPodSandbox",
+    )
+    .await;
+    all_run(&cluster, 1).await;
+    assert_eq!(cluster.links()?.seen("cri-node-0", "RunPodSandbox")?, 3);
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn what_is_carried_out_though_its_answer_is_lost_is_not_done_twice() -> Result<()> {
+    let up = builder(Network::Ledger).nodes(1).links();
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    let lost = |method: &str| {
+        CallFault::lose_answer(Code::Unavailable)
+            .of(method)
+            .times(1)
+    };
+    let _faults = [
+        cluster.disturb("scheduler", &lost("BindPod"))?,
+        cluster.disturb("kubelet-node-0", &lost("RunPodSandbox"))?,
+        cluster.disturb("ipam-controller", &lost("AssignPodCIDRs"))?,
+    ];
+    create(&cluster, &pod("a")).await?;
+    all_run(&cluster, 1).await;
+    cluster.add_nodes(["late"]).await?;
+    let nodes = cluster.client().all::<Node>();
+    let late = || async { nodes.get("late").await.ok() };
+    let has_block = |node: &Option<Node>| {
+        let spec = node.as_ref().and_then(|node| node.spec.as_ref());
+        spec.is_some_and(|spec| spec.pod_cidr.is_some())
+    };
+    eventually("the late node has a block", late, has_block).await;
+    let links = cluster.links()?;
+    assert!(links.seen("scheduler", "BindPod")? >= 1);
+    assert!(links.seen("ipam-controller", "AssignPodCIDRs")? >= 2);
+    create(&cluster, &bound("b", "late")).await?;
+    all_run(&cluster, 2).await;
+    assert!(
+        links.seen("cri-late", "RunPodSandbox")? == 1,
+        "later nodes have links, too"
+    );
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn a_process_that_is_paused_or_killed_goes_on_where_it_was() -> Result<()> {
+    let up = builder(Network::Ledger)
+        .nodes(2)
+        .flags("--nodes-per-process 1");
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    let paused = cluster.pause("kubelet-node-0").await?;
+    create(&cluster, &bound("waits", "node-0")).await?;
+    create(&cluster, &bound("runs", "node-1")).await?;
+    all_run(&cluster, 1).await;
+    assert_eq!(ip(&get(&cluster, "waits").await?), "");
+    paused.heal();
+    all_run(&cluster, 2).await;
+    let before = cluster.process("scheduler").await?;
+    cluster.signal("scheduler", Signal::KILL).await?;
+    before.ended().await?;
+    create(&cluster, &pod("later")).await?;
+    all_run(&cluster, 3).await;
+    assert_ne!(cluster.process("scheduler").await?.pid(), before.pid());
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn a_full_disk_of_a_node_fails_its_pods_until_there_is_room() -> Result<()> {
+    if !peers::root() {
+        return Ok(());
+    }
+    let up = builder(Network::Ledger).nodes(1).disk("node-0", 1 << 20);
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    create(&cluster, &pod("before")).await?;
+    all_run(&cluster, 1).await;
+    let full = cluster.fill_disk("node-0")?;
+    create(&cluster, &pod("after")).await?;
+    until_told(
+        &cluster,
+        "after",
+        "FailedCreatePodSandBox",
+        "o space left on device",
+    )
+    .await;
+    assert_eq!(running(&cluster.pods().await?), 1);
+    full.heal();
+    all_run(&cluster, 2).await;
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn a_full_disk_of_the_api_server_loses_nothing_that_was_acknowledged() -> Result<()> {
+    if !peers::root() {
+        return Ok(());
+    }
+    let up = builder(Network::Ledger)
+        .nodes(1)
+        .disk("apiserver", 64 << 20);
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    let full = cluster.fill_disk("apiserver")?;
+    let mut acknowledged = BTreeSet::new();
+    let refused = loop {
+        let name = format!("pod-{}", acknowledged.len());
+        let mut large = bound(&name, "nowhere");
+        let padding = [("padding".to_owned(), "x".repeat(64 << 10))];
+        large.metadata.annotations = Some(padding.into());
+        match create(&cluster, &large).await {
+            Ok(()) => _ = acknowledged.insert(name),
+            Err(error) => break error,
+        }
+        anyhow::ensure!(acknowledged.len() < 2000, "the disk is never full");
+    };
+    full.heal();
+    let written = || async { create(&cluster, &pod("later")).await.is_ok() };
+    eventually("it takes writes again", written, |written| *written).await;
+    let kept: BTreeSet<_> = cluster
+        .pods()
+        .await?
+        .iter()
+        .map(|pod| pod.name().to_owned())
+        .collect();
+    let lost: Vec<_> = acknowledged.difference(&kept).collect();
+    assert_eq!(lost, Vec::<&String>::new(), "after {refused:#}");
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn a_plugin_that_dies_before_it_answers_leaves_no_address_behind() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let plugins = Plugins::before(&bin_dir().canonicalize()?, dir.path(), Recorder::default())?;
+    let up = builder(Network::Ledger).nodes(1).cni_bin_dir(plugins.dir());
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    let _dies = plugins.die_before_answer("host-local", 2)?;
+    create(&cluster, &pod("a")).await?;
+    until_told(&cluster, "a", "FailedCreatePodSandBox", "host-local").await;
+    all_run(&cluster, 1).await;
+    assert_eq!(plugins.left("host-local"), 0);
+    let held = cluster.world().await?.allocations.len();
+    assert_eq!(held, 1, "the address of the pod, and of nobody else");
+    cluster.finish().await
+}
+
+/// The sandbox ids that a node has records of.
+fn sandboxes(cluster: &Cluster, node: &str) -> BTreeSet<String> {
+    let dir = cluster
+        .data_dir()
+        .join("nodes")
+        .join(node)
+        .join("sandboxes");
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_node_that_is_rebooted_makes_its_sandboxes_again() -> Result<()> {
+    // They share their processes, of which one node leaves.
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(2).links()).await? else {
+        return Ok(());
+    };
+    create(&cluster, &bound("a", "node-0")).await?;
+    create(&cluster, &bound("b", "node-1")).await?;
+    let before = all_run(&cluster, 2).await;
+    let (old, others) = (sandboxes(&cluster, "node-0"), sandboxes(&cluster, "node-1"));
+    cluster.reboot_node("node-0").await?;
+    let look = || async { sandboxes(&cluster, "node-0") };
+    let is_new = |now: &BTreeSet<String>| now.len() == 1 && now.is_disjoint(&old);
+    eventually("another sandbox", look, is_new).await;
+    assert_eq!(sandboxes(&cluster, "node-1"), others);
+    let after = all_run(&cluster, 2).await;
+    let uids = |pods: &[Pod]| {
+        pods.iter()
+            .map(|pod| pod.uid().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(uids(&before), uids(&after), "the same pods");
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_uplink_is_cut_and_mended_and_outlives_a_reboot() -> Result<()> {
+    let up = builder(Network::Kernel)
+        .nodes(2)
+        .flags("--nodes-per-process 1");
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    create(&cluster, &bound("a", "node-0")).await?;
+    create(&cluster, &bound("b", "node-1")).await?;
+    all_run(&cluster, 2).await;
+    let ping = || async { cluster.podplane("ping a b --count 1 --verify").code };
+    let reaches = |code: &Option<i32>| *code == Some(0);
+    eventually("they reach each other", ping, reaches).await;
+    let cut = cluster.disconnect_node("node-1").await?;
+    assert_eq!(ping().await, Some(1));
+    cut.heal();
+    eventually("they reach each other again", ping, reaches).await;
+    cluster.reboot_node("node-1").await?;
+    eventually("they reach each other after the reboot", ping, reaches).await;
+    cluster.finish().await
+}
+
+/// A kubelet that hears late of its Node might put a pod into the block that the node had before.
+#[tokio::test]
+async fn a_kubelet_that_hears_late_of_its_node_gives_no_address_of_the_old_block() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1).links()).await? else {
+        return Ok(());
+    };
+    create(&cluster, &pod("before")).await?;
+    let before = all_run(&cluster, 1).await;
+    assert!(ip(&before[0]).starts_with("10.244.0."));
+    let late = CallFault::delay(Duration::from_secs(3600)).of("WatchNodes");
+    let late = cluster.disturb("kubelet-node-0", &late)?;
+
+    let nodes = cluster.client().all::<Node>();
+    nodes.delete("node-0", &DeleteParams::default()).await?;
+    let other = "10.244.77.0/24".to_owned();
+    let again = Node {
+        metadata: ObjectMeta {
+            name: Some("node-0".into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            pod_cidr: Some(other.clone()),
+            pod_cidrs: Some(vec![other]),
+            ..NodeSpec::default()
+        }),
+        ..Node::default()
+    };
+    nodes.create(&again).await?;
+    let links = cluster.links()?;
+    let asked = || async { links.seen("kubelet-node-0", "GetNode") };
+    let before = asked().await?;
+    create(&cluster, &bound("after", "node-0")).await?;
+    // It asks for the Node before it makes a sandbox. That it asks again says that it made none.
+    let again =
+        |seen: &podplane_testkit::Result<u64>| matches!(seen, Ok(seen) if *seen > before + 1);
+    eventually("the kubelet has looked twice", asked, again).await?;
+    let early = get(&cluster, "after").await?;
+    assert_eq!(ip(&early), "", "its runtime still has the old block");
+    late.heal();
+    let runs = |pods: &[Pod]| {
+        pods.iter()
+            .any(|pod| pod.name() == "after" && ip(pod).starts_with("10.244.77."))
+    };
+    cluster.pods_until("it runs in the new block", runs).await;
+    let given = told(&cluster, "after", "AddedInterface").await?;
+    assert!(
+        given.iter().all(|message| message.contains("[10.244.77.")),
+        "{given:?}"
+    );
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn a_run_is_recorded_and_replayed() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let up = builder(Network::Ledger).nodes(1).record(dir.path());
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    cluster.recorder().step(1, "a pod");
+    create(&cluster, &pod("a")).await?;
+    all_run(&cluster, 1).await;
+    let shown = || async {
+        let recording = recording::replay::read(dir.path()).unwrap();
+        assert_eq!(recording.damage, []);
+        let filter = recording::replay::Filter {
+            step: Some(1),
+            pod: Some("a".into()),
+            ..recording::replay::Filter::default()
+        };
+        recording
+            .filtered(&filter)
+            .steps
+            .first()
+            .map(ToString::to_string)
+    };
+    let all = [
+        "is bound to node node-0",
+        "Add address [10.244.0.2]",
+        "phase: none → Pending → Running",
+        "podIPs: none → 10.244.0.2",
+    ];
+    let has_all = |shown: &Option<String>| {
+        let text = shown.as_deref().unwrap_or_default();
+        all.iter().all(|part| text.contains(part))
+    };
+    eventually("all of it is recorded", shown, has_all).await;
+    cluster.recorder().step_ended("a pod", Ok(()));
+    cluster.finish().await
+}
