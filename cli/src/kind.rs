@@ -139,6 +139,23 @@ impl Kind {
         each.join(", ")
     }
 
+    /// All that all kinds are called, in lower case.
+    pub(crate) fn words() -> impl Iterator<Item = String> {
+        Self::ALL.into_iter().flat_map(|kind| {
+            let Schema {
+                kind,
+                plural,
+                short_names,
+                group,
+                ..
+            } = kind.schema();
+            let full = [kind.to_lowercase(), plural.to_owned()];
+            let short = short_names.iter().map(ToString::to_string);
+            let with_group = full.clone().map(|name| format!("{name}.{group}"));
+            short.chain(full).chain(with_group)
+        })
+    }
+
     /// Whether its objects live in namespaces.
     pub(crate) fn is_namespaced(self) -> bool {
         self.schema().scope == Scope::Namespaced

@@ -79,6 +79,15 @@ pub fn python_kubernetes() -> Option<String> {
     python_with("kubernetes", "kubernetes")
 }
 
+/// Python with a reader of JUnit reports; its `PYTHONPATH`.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn python_junitparser() -> Option<String> {
+    python_with("junitparser", "junitparser")
+}
+
 fn python_path() -> PathBuf {
     let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/python");
     env::var_os("PODPLANE_PYTHONPATH").map_or_else(|| installed.into(), PathBuf::from)

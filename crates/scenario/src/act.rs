@@ -2,18 +2,23 @@
 
 use std::{fmt, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
-use podplane_proto::cluster::{RebootNodeRequest, SetNodeNetworkRequest};
-use podplane_testkit::Signal;
+use anyhow::{Result, bail};
+use podplane_testkit::{
+    Signal,
+    link::{self, CallFault},
+};
+use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     command,
-    format::{self, AddNodes, Cut, Deletion, Heal, Kill, Manifest, Pause, Restart, Scale, Side},
+    format::{
+        self, AddNodes, Calls, Cut, Deletion, Heal, Kill, Manifest, Pause, Restart, Scale, Side,
+    },
     look::{Unmet, unmet},
-    plan::{Action, Expectation, Run, WITHIN, Wait},
-    stage::{Stage, plain},
+    plan::{Action, Expectation, Run, WITHIN, Wait, glob},
+    stage::{Kind, Stage, plain},
 };
 
 /// How often is looked.
@@ -104,7 +109,7 @@ impl Done {
 
 /// Carries out an action. `doing` is told what it waits for.
 pub(crate) async fn act(
-    stage: &mut Stage<'_>,
+    stage: &mut Stage,
     action: &Action,
     doing: &(dyn Fn(&str) + Sync),
 ) -> Result<Done, Fault> {
@@ -143,30 +148,29 @@ pub(crate) async fn act(
         Action::Kill(Kill { process, signal }) => {
             let name = stage.one_process(process).await?;
             let victim = stage.process(&name).await?;
-            victim.signal(number(*signal))?;
+            stage.cluster.signal(&name, number(*signal)).await?;
             if *signal == format::Signal::Kill {
                 victim.ended().await?;
-                stage.paused.remove(&name);
+                stage.heal(Kind::Paused, |paused| paused == name);
             }
             return Ok(Done::chosen(process, name));
         }
         Action::Pause(Pause { process, period }) => {
             let name = stage.one_process(process).await?;
-            let victim = stage.process(&name).await?;
-            victim.pause()?;
+            let fault = stage.cluster.pause(&name).await?;
             match period {
                 Some(period) => {
                     sleep(period.0).await;
-                    victim.resume()?;
+                    fault.heal();
                 }
-                None => _ = stage.paused.insert(name.clone(), victim),
+                None => stage.hold(Kind::Paused, &name, fault),
             }
             return Ok(Done::chosen(process, name));
         }
         Action::Resume(format::Process { process }) => {
-            let paused = stage.paused.remove(process);
-            let paused = paused.with_context(|| format!("{process} is not paused"))?;
-            paused.resume()?;
+            if stage.heal(Kind::Paused, |paused| is_called(paused, process)) == 0 {
+                return Err(anyhow::anyhow!("{process} is not paused").into());
+            }
         }
         Action::Restart(restart) => self::restart(stage, restart).await?,
         Action::AddNodes(add) => add_nodes(stage, add).await?,
@@ -177,63 +181,104 @@ pub(crate) async fn act(
         }
         Action::RebootNode(format::Node { node }) => {
             let name = stage.one_node(node).await?;
-            let request = RebootNodeRequest { name: name.clone() };
-            let rebooted = stage.cluster.supervisor()?.reboot_node(request).await;
-            rebooted.map_err(refused)?;
+            stage.cluster.reboot_node(name.as_str()).await?;
             return Ok(Done::chosen(node, name));
         }
-        Action::Partition(Cut {
-            node: Some(node),
-            from: Side::Network,
-            ..
-        }) => {
-            let name = stage.one_node(node).await?;
-            connect(stage, &name, false).await?;
-            stage.cut.insert(name.clone());
-            return Ok(Done::chosen(node, name));
+        Action::Partition(cut) => return partition(stage, cut).await,
+        Action::Heal(Heal { node, process }) => {
+            let named = node.as_ref().or(process.as_ref());
+            stage.heal(Kind::Cut, |of| named.is_none_or(|name| is_called(of, name)));
         }
-        Action::Heal(Heal {
-            node,
-            process: None,
-        }) => {
-            let is_meant = |name: &String| node.as_ref().is_none_or(|node| node == name);
-            let healed: Vec<_> = stage
-                .cut
-                .iter()
-                .filter(|name| is_meant(name))
-                .cloned()
-                .collect();
-            for name in healed {
-                connect(stage, &name, true).await?;
-                stage.cut.remove(&name);
-            }
+        Action::FillDisk(format::Node { node }) => {
+            let fault = stage.cluster.fill_disk(node)?;
+            stage.hold(Kind::FullDisk, node, fault);
         }
-        Action::Partition(Cut { from, .. }) => return Err(unavailable(from)),
-        Action::Heal(heal) => return Err(unavailable(heal)),
-        Action::FillDisk(node) | Action::FreeDisk(node) => return Err(unavailable(node)),
-        Action::Calls(calls) => return Err(unavailable(calls)),
+        Action::FreeDisk(format::Node { node }) => {
+            stage.heal(Kind::FullDisk, |of| is_called(of, node));
+        }
+        Action::Calls(calls) => return disturb(stage, calls).await,
     }
     Ok(Done::default())
 }
 
-fn unavailable(what: impl fmt::Debug) -> Fault {
-    anyhow::anyhow!("this version cannot do that yet: {what:?}").into()
+/// Whether a name is the one, or matches it.
+fn is_called(name: &str, pattern: &str) -> bool {
+    glob(pattern).map_or(name == pattern, |glob| glob.is_match(name))
 }
 
-fn refused(status: tonic::Status) -> anyhow::Error {
-    anyhow::anyhow!("{}", status.message())
+async fn partition(stage: &mut Stage, cut: &Cut) -> Result<Done, Fault> {
+    let Cut {
+        node,
+        process,
+        from,
+    } = cut;
+    let (pattern, name) = match (node, process) {
+        (Some(node), _) => (node, stage.one_node(node).await?),
+        (None, Some(process)) => (process, stage.one_process(process).await?),
+        (None, None) => return Ok(Done::default()),
+    };
+    let fault = match (from, node) {
+        (Side::Network, _) => stage.cluster.disconnect_node(&name).await?,
+        (Side::Apiserver, Some(_)) => {
+            let kubelet = format!("kubelet-{name}");
+            stage.cluster.cut_off(&kubelet, link::Cut::Silent)?
+        }
+        (Side::Apiserver, None) => stage.cluster.cut_off(&name, link::Cut::Silent)?,
+        (Side::Cri, _) => {
+            let node = name.strip_prefix("kubelet-").unwrap_or(&name);
+            let runtime = format!("cri-{node}");
+            stage.cluster.cut_off(&runtime, link::Cut::Silent)?
+        }
+    };
+    stage.hold(Kind::Cut, &name, fault);
+    Ok(Done::chosen(pattern, name))
 }
 
-/// Cuts a node's uplink to the others, or mends it.
-async fn connect(stage: &Stage<'_>, name: &str, connected: bool) -> Result<()> {
-    let name = name.to_owned();
-    let request = SetNodeNetworkRequest { name, connected };
-    let done = stage.cluster.supervisor()?.set_node_network(request).await;
-    done.map_err(refused)?;
-    Ok(())
+async fn disturb(stage: &mut Stage, calls: &Calls) -> Result<Done, Fault> {
+    let Calls {
+        of,
+        method,
+        fail,
+        delay,
+        jitter,
+        times,
+        afterwards,
+        clear,
+    } = calls;
+    if *clear {
+        stage.heal(Kind::Calls, |held| is_called(held, of));
+        return Ok(Done::default());
+    }
+    let name = stage.one_process(of).await?;
+    let mut faults = Vec::new();
+    if let Some(code) = fail {
+        let code = (*code).into();
+        faults.push(match afterwards {
+            true => CallFault::lose_answer(code),
+            false => CallFault::fail(code),
+        });
+    }
+    if delay.is_some() || jitter.is_some() {
+        let delay = delay.map_or(Duration::ZERO, |delay| delay.0);
+        let more = jitter.map_or(Duration::ZERO, |jitter| {
+            jitter.0.mul_f64(stage.random.random())
+        });
+        faults.push(CallFault::delay(delay + more));
+    }
+    for mut fault in faults {
+        if let Some(method) = method {
+            fault = fault.of(method);
+        }
+        if let Some(times) = times {
+            fault = fault.times(*times);
+        }
+        let fault = stage.cluster.disturb(&name, &fault)?;
+        stage.hold(Kind::Calls, &name, fault);
+    }
+    Ok(Done::chosen(of, name))
 }
 
-async fn apply(stage: &Stage<'_>, manifests: &[Manifest]) -> Result<()> {
+async fn apply(stage: &Stage, manifests: &[Manifest]) -> Result<()> {
     for manifest in manifests {
         match manifest {
             Manifest::File(file) => {
@@ -254,7 +299,7 @@ async fn apply(stage: &Stage<'_>, manifests: &[Manifest]) -> Result<()> {
     Ok(())
 }
 
-async fn delete(stage: &Stage<'_>, deletions: &[Deletion]) -> Result<()> {
+async fn delete(stage: &Stage, deletions: &[Deletion]) -> Result<()> {
     for deletion in deletions {
         stage.objects.delete(deletion).await?;
     }
@@ -279,7 +324,7 @@ async fn delete(stage: &Stage<'_>, deletions: &[Deletion]) -> Result<()> {
 }
 
 async fn wait(
-    stage: &Stage<'_>,
+    stage: &Stage,
     expect: &[Expectation],
     within: Duration,
     doing: &(dyn Fn(&str) + Sync),
@@ -302,13 +347,13 @@ async fn wait(
     }
 }
 
-async fn execute(stage: &Stage<'_>, run: &Run) -> Result<(), Fault> {
+async fn execute(stage: &Stage, run: &Run) -> Result<(), Fault> {
     let finished = command::execute(stage, run).await?;
     let judged = command::judge(run, finished.as_ref());
     judged.map_err(|(expected, was)| Fault::Command { expected, was })
 }
 
-async fn restart(stage: &Stage<'_>, restart: &Restart) -> Result<()> {
+async fn restart(stage: &Stage, restart: &Restart) -> Result<()> {
     let Restart { service, flags } = restart;
     let mut args = vec!["restart".to_owned(), service.clone()];
     for (flag, value) in flags {
@@ -324,7 +369,7 @@ async fn restart(stage: &Stage<'_>, restart: &Restart) -> Result<()> {
     Ok(())
 }
 
-async fn add_nodes(stage: &Stage<'_>, add: &AddNodes) -> Result<()> {
+async fn add_nodes(stage: &Stage, add: &AddNodes) -> Result<()> {
     stage.add_nodes(&add.each()).await
 }
 

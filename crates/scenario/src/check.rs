@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::{
     document::{Document, Path},
     format::{
-        self, ACTIONS, Cluster, Command, Expect, Manifest, Network, NodeSpec, Nodes, Scenario,
-        Several, Side, Subject,
+        self, ACTIONS, Cluster, Command, Deletion, Expect, Manifest, Network, NodeSpec, Nodes,
+        Scenario, Several, Side, Subject,
     },
     load::{Catalog, services},
     plan::{Action, Case, Expectation, Look, Rule, Run, SETTLE, Step, WITHIN, Wait, glob},
@@ -171,6 +171,15 @@ impl Checker<'_> {
         }
     }
 
+    /// Whether objects of this kind are served; `word` is what stands at `path`, or its beginning.
+    fn kind(&mut self, path: &Path, word: &str) {
+        let known = &self.catalog.kinds;
+        if !known.contains(&word.to_lowercase()) {
+            let hint = suggestion(word, known.iter().map(String::as_str));
+            self.wrong(path, format!("the API server serves no {word:?}{hint}"));
+        }
+    }
+
     fn unknown_service(&self, service: &str) -> String {
         let known = self.catalog.flags.keys().map(String::as_str);
         format!(
@@ -298,16 +307,9 @@ impl Checker<'_> {
         let detail = match (action, &value) {
             (_, Value::String(text)) => text.clone(),
             ("wait", Value::Object(wait)) => {
-                let number = wait
-                    .get("expect")
-                    .and_then(Value::as_array)
-                    .map_or(0, Vec::len);
-                match wait.get("within").and_then(Value::as_str) {
-                    Some(within) => format!("for {number} within {within}"),
-                    None => format!("for {number}"),
-                }
+                return format!("wait until {}", brief(&wait["expect"]));
             }
-            ("expect", Value::Array(each)) => format!("{}", each.len()),
+            ("expect", expect) => brief(expect),
             ("run", Value::Object(run)) => match run.get("command") {
                 Some(Value::Array(words)) => words
                     .iter()
@@ -363,8 +365,24 @@ impl Checker<'_> {
             self.applied(&manifests);
             Action::Apply(manifests)
         } else if let Some(Several(deleted)) = step.delete {
-            Action::Delete(deleted.iter().map(Into::into).collect())
+            let deletions: Vec<Deletion> = deleted.iter().map(Into::into).collect();
+            let is_list = self.document.value_at(path).is_array();
+            for (index, deletion) in deletions.iter().enumerate() {
+                let path = if is_list {
+                    path.index(index)
+                } else {
+                    path.clone()
+                };
+                let path = if self.document.keys(&path).is_empty() {
+                    path
+                } else {
+                    path.key("object")
+                };
+                self.kind(&path, &deletion.object.kind);
+            }
+            Action::Delete(deletions)
         } else if let Some(scale) = step.scale {
+            self.kind(&path.key("object"), &scale.object.kind);
             Action::Scale(scale)
         } else if let Some(wait) = step.wait {
             Action::Wait(Wait {
@@ -398,6 +416,10 @@ impl Checker<'_> {
             Action::Heal(heal)
         } else if let Some(node) = step.fill_disk {
             self.node(&path.key("node"), &node.node);
+            if node.node.contains('*') {
+                // Its disk is there before the cluster is.
+                self.wrong(&path.key("node"), "which node? Say its whole name");
+            }
             Action::FillDisk(node)
         } else if let Some(node) = step.free_disk {
             self.node(&path.key("node"), &node.node);
@@ -704,8 +726,10 @@ impl Checker<'_> {
             }
             (None, None) => Look::Exists(rule.exists.unwrap_or(true)),
         };
+        let object = expect.object?;
+        self.kind(&path.key("object"), &object.kind);
         Some(Rule::Object {
-            object: expect.object?,
+            object,
             namespace: expect.namespace.unwrap_or_else(|| "default".into()),
             look,
         })
@@ -745,8 +769,10 @@ impl Checker<'_> {
             None => None,
             Some(text) => Some(self.rule(&path.key("where"), &text, Cel::parse(&text))?),
         };
+        let kind = expect.count?;
+        self.kind(&path.key("count"), &kind);
         Some(Rule::Count {
-            kind: expect.count?,
+            kind,
             namespace: expect.namespace,
             selector: expect.selector,
             filter,
@@ -763,6 +789,9 @@ impl Checker<'_> {
             None => None,
             Some(text) => Some(self.text(&path.key("message"), text)?),
         };
+        if let Some(on) = &expect.on {
+            self.kind(&path.key("on"), &on.kind);
+        }
         Some(Rule::Event {
             reason: expect.event?,
             on: expect.on,
@@ -847,6 +876,28 @@ impl Checker<'_> {
             None => Some(None),
             Some(text) => self.rule(path, text, rule::pattern(text)).map(Some),
         }
+    }
+}
+
+/// Expectations in a few words.
+fn brief(expect: &Value) -> String {
+    const LENGTH: usize = 70;
+    let each = expect.as_array().map(Vec::as_slice).unwrap_or_default();
+    let plain = |(key, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{key} {text}"),
+        other => format!("{key} {other}"),
+    };
+    let Some(Value::Object(first)) = each.first() else {
+        return String::new();
+    };
+    let mut text = first.iter().map(plain).collect::<Vec<_>>().join(", ");
+    if let Some((end, _)) = text.char_indices().nth(LENGTH) {
+        text.truncate(end);
+        text.push('…');
+    }
+    match each.len() {
+        1 => text,
+        more => format!("{text} and {} more", more - 1),
     }
 }
 

@@ -22,7 +22,7 @@ impl Drop for Group {
 }
 
 /// Runs a command beside the scenario's file. `None` if it did not end in time.
-pub(crate) async fn execute(stage: &Stage<'_>, run: &Run) -> Result<Option<Finished>> {
+pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<Option<Finished>> {
     let (program, args) = run.words.split_first().context("want a program")?;
     let dir = stage.case.dir();
     let program = match program.contains('/') && Path::new(program).is_relative() {

@@ -71,6 +71,7 @@ impl Console {
             timings,
             took,
             left,
+            kept: _,
         } = report;
         let took = seconds(*took);
         let (style, word, detail) = match outcome {

@@ -53,7 +53,7 @@ impl std::fmt::Display for Otherwise {
 }
 
 /// Waits until the checker finds what the step says, and nothing else. Returns what it found.
-pub(crate) async fn check(stage: &Stage<'_>, step: &Step) -> Result<Vec<Violation>, Otherwise> {
+pub(crate) async fn check(stage: &Stage, step: &Step) -> Result<Vec<Violation>, Otherwise> {
     if !stage.is_observable() {
         return Ok(Vec::new());
     }

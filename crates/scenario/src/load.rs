@@ -16,9 +16,11 @@ use crate::{
     problem::{Problem, listed},
 };
 
-/// What scenarios may name that this crate does not know: the flags of services.
+/// What scenarios may name that this crate does not know.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
+    /// All that the kinds of objects are called, in lower case: `pod`, `pods`, `po`.
+    pub kinds: BTreeSet<String>,
     /// The flags of each service, without the dashes.
     pub flags: BTreeMap<String, BTreeSet<String>>,
 }

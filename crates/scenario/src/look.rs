@@ -30,7 +30,7 @@ pub(crate) struct Unmet {
 }
 
 /// What of these does not hold now.
-pub(crate) async fn unmet(stage: &Stage<'_>, expect: &[Expectation]) -> Vec<Unmet> {
+pub(crate) async fn unmet(stage: &Stage, expect: &[Expectation]) -> Vec<Unmet> {
     let mut found = Vec::new();
     for expectation in expect {
         let (expected, was) = match look(stage, &expectation.rule).await {
@@ -51,7 +51,7 @@ pub(crate) async fn unmet(stage: &Stage<'_>, expect: &[Expectation]) -> Vec<Unme
 /// What was expected, and what was there.
 type Difference = (String, String);
 
-async fn look(stage: &Stage<'_>, rule: &Rule) -> Result<Result<(), Difference>> {
+async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
     match rule {
         Rule::Object {
             object,
@@ -298,7 +298,7 @@ pub(crate) fn event_line(event: &Value) -> String {
 }
 
 async fn of_ping(
-    stage: &Stage<'_>,
+    stage: &Stage,
     from: &str,
     to: &str,
     answered_by: Option<&str>,
@@ -332,7 +332,7 @@ async fn of_ping(
 }
 
 /// Whether what is sent to `to` is meant for the pod.
-async fn same_address(stage: &Stage<'_>, to: &str, pod: &str) -> Result<Result<(), Difference>> {
+async fn same_address(stage: &Stage, to: &str, pod: &str) -> Result<Result<(), Difference>> {
     let own = addresses(stage, pod).await?;
     let asked = match to.parse::<std::net::IpAddr>() {
         Ok(address) => vec![address.to_string()],
@@ -347,7 +347,7 @@ async fn same_address(stage: &Stage<'_>, to: &str, pod: &str) -> Result<Result<(
     )))
 }
 
-async fn addresses(stage: &Stage<'_>, pod: &str) -> Result<Vec<String>> {
+async fn addresses(stage: &Stage, pod: &str) -> Result<Vec<String>> {
     let (namespace, name) = pod.split_once('/').unwrap_or(("default", pod));
     let object = ObjectRef {
         kind: "pods".into(),

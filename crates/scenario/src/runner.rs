@@ -4,12 +4,13 @@ use std::{
     fs,
     panic::AssertUnwindSafe,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 use futures::FutureExt as _;
-use podplane_testkit::Program;
+use podplane_testkit::{Program, recording};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +29,7 @@ const EVENTS: usize = 12;
 /// What is run.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) case: Case,
+    pub(crate) case: Arc<Case>,
     /// Its title, with the number of the repetition if there are several.
     pub(crate) title: String,
     pub(crate) seed: u64,
@@ -56,6 +57,23 @@ pub(crate) struct Report {
     pub(crate) took: Duration,
     /// What of it is left, and what one does with it.
     pub(crate) left: Vec<String>,
+    /// The cluster, if it goes on.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// A cluster that goes on after its run.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    stage: Stage,
+    /// Removed when it is dropped.
+    _dir: TempDir,
+}
+
+impl Kept {
+    /// Takes it down.
+    pub(crate) async fn end(self) -> Result<()> {
+        self.stage.strike().await
+    }
 }
 
 #[derive(Debug)]
@@ -97,16 +115,24 @@ pub(crate) async fn run(job: Job, setting: &Setting, track: &Track<'_>) -> Repor
         timings: Vec::new(),
         took: Duration::ZERO,
         left: Vec::new(),
+        kept: None,
     };
-    let outcome = match directory() {
-        Err(error) => Outcome::Broken(format!("{error:#}")),
+    match directory() {
+        Err(error) => report.outcome = Outcome::Broken(format!("{error:#}")),
         Ok(dir) => {
-            let outcome = in_directory(&mut report, dir.path(), setting, track).await;
-            report.left = leave(&report.job, &outcome, dir, setting);
-            outcome
+            let (outcome, stage) = in_directory(&mut report, dir.path(), setting, track).await;
+            report.outcome = outcome;
+            report.left = saved(&report, dir.path(), setting);
+            if let Some(stage) = stage {
+                let data = data_dir(dir.path());
+                report.left.push(format!(
+                    "the cluster goes on: podplane status --data-dir {}",
+                    data.display()
+                ));
+                report.kept = Some(Kept { stage, _dir: dir });
+            }
         }
-    };
-    report.outcome = outcome;
+    }
     report.took = begun.elapsed();
     report
 }
@@ -122,58 +148,61 @@ async fn in_directory(
     dir: &Path,
     setting: &Setting,
     track: &Track<'_>,
-) -> Outcome {
+) -> (Outcome, Option<Stage>) {
     // A panic is a fault of this program, and no reason to leave a cluster behind.
     let played = AssertUnwindSafe(play(report, dir, setting, track)).catch_unwind();
     // What is dropped here is undone below.
     let played = tokio::select! {
         played = played => played,
-        () = setting.cancel.cancelled() => Ok(Outcome::Interrupted),
+        () = setting.cancel.cancelled() => Ok((Outcome::Interrupted, None)),
     };
-    let outcome = played.unwrap_or_else(|panic| {
+    let (outcome, stage) = played.unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str);
         let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
-        Outcome::Broken(format!(
-            "podplane panicked: {}",
-            message.unwrap_or("without a word")
-        ))
+        let why = format!("podplane panicked: {}", message.unwrap_or("without a word"));
+        (Outcome::Broken(why), None)
     });
     // Whatever came of it, nothing may be left; an orderly end has seen to it already.
     if matches!(outcome, Outcome::Broken(_) | Outcome::Interrupted)
         && let Err(error) = take_down(&setting.program, &data_dir(dir)).await
     {
-        return Outcome::Broken(format!("{error:#}"));
+        return (Outcome::Broken(format!("{error:#}")), None);
     }
-    outcome
+    (outcome, stage)
 }
 
-async fn play(report: &mut Report, dir: &Path, setting: &Setting, track: &Track<'_>) -> Outcome {
+async fn play(
+    report: &mut Report,
+    dir: &Path,
+    setting: &Setting,
+    track: &Track<'_>,
+) -> (Outcome, Option<Stage>) {
     track.doing("starting the cluster");
     let begun = Instant::now();
-    let case = report.job.case.clone();
-    let set = Stage::set(&case, &setting.program, dir, report.job.seed, setting.keep);
-    let mut stage = match set.await {
+    let Job { case, seed, .. } = &report.job;
+    let mut stage = match Stage::set(case.clone(), &setting.program, dir, *seed).await {
         Ok(stage) => stage,
-        Err(error) => return Outcome::Broken(format!("{error:#}")),
+        Err(error) => return (Outcome::Broken(format!("{error:#}")), None),
     };
     track.up(begun.elapsed());
     let outcome = steps(report, &mut stage, track).await;
-    if !setting.keep {
-        track.doing("taking the cluster down");
-        if let Err(error) = stage.strike().await {
-            return Outcome::Broken(format!("{error:#}"));
-        }
+    if setting.keep {
+        return (outcome, Some(stage));
     }
-    outcome
+    track.doing("taking the cluster down");
+    match stage.strike().await {
+        Ok(()) => (outcome, None),
+        Err(error) => (Outcome::Broken(format!("{error:#}")), None),
+    }
 }
 
-async fn steps(report: &mut Report, stage: &mut Stage<'_>, track: &Track<'_>) -> Outcome {
-    let case = stage.case;
+async fn steps(report: &mut Report, stage: &mut Stage, track: &Track<'_>) -> Outcome {
+    let case = stage.case.clone();
     for (index, step) in case.steps.iter().enumerate() {
         let number = index + 1;
         track.step(number, case.steps.len(), &step.title);
         let begun = Instant::now();
-        match one_step(stage, step, track).await {
+        match one_step(stage, number, step, track).await {
             Ok(done) => {
                 let took = begun.elapsed();
                 let mut title = step.title.clone();
@@ -198,17 +227,36 @@ async fn steps(report: &mut Report, stage: &mut Stage<'_>, track: &Track<'_>) ->
     Outcome::Passed
 }
 
-async fn one_step(stage: &mut Stage<'_>, step: &Step, track: &Track<'_>) -> Result<Done, String> {
+async fn one_step(
+    stage: &mut Stage,
+    number: usize,
+    step: &Step,
+    track: &Track<'_>,
+) -> Result<Done, String> {
+    let recorder = stage.cluster.recorder().clone();
+    recorder.step(u64::try_from(number).unwrap_or_default(), &step.title);
     let doing = |what: &str| track.doing(what);
-    let done = act(stage, &step.action, &doing)
-        .await
-        .map_err(|fault| fault.to_string())?;
-    let checked = invariants::check(stage, step).await;
-    checked.map_err(|otherwise| otherwise.to_string())?;
-    Ok(done)
+    let done = match act(stage, &step.action, &doing).await {
+        Err(fault) => Err(fault.to_string()),
+        Ok(done) => match invariants::check(stage, step).await {
+            Ok(found) => {
+                found
+                    .iter()
+                    .for_each(|violation| recorder.violation(&violation.to_string()));
+                Ok(done)
+            }
+            Err(otherwise) => {
+                let found = otherwise.found.iter().flatten();
+                found.for_each(|violation| recorder.violation(&violation.to_string()));
+                Err(otherwise.to_string())
+            }
+        },
+    };
+    recorder.step_ended(&step.title, done.as_ref().map(drop).map_err(String::as_str));
+    done
 }
 
-async fn last_events(stage: &Stage<'_>) -> Vec<String> {
+async fn last_events(stage: &Stage) -> Vec<String> {
     let mut events = match stage.objects.list("events", None, None).await {
         Ok(events) => events,
         Err(error) => return vec![format!("(not to be had: {error:#})")],
@@ -245,45 +293,33 @@ async fn take_down(program: &Program, data_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what nobody needs any more; says what is left and what for.
-fn leave(job: &Job, outcome: &Outcome, dir: TempDir, setting: &Setting) -> Vec<String> {
-    let data = data_dir(dir.path());
-    if setting.keep && !matches!(outcome, Outcome::Interrupted) && data.exists() {
-        let dir = dir.keep();
-        return vec![
-            format!(
-                "the cluster runs on: podplane status --data-dir {}",
-                data.display()
-            ),
-            format!(
-                "to end it: podplane down --data-dir {} && rm -r {}",
-                data.display(),
-                dir.display()
-            ),
-        ];
-    }
-    let wanted = match outcome {
+/// Saves what one needs to see why a run failed; says where it is and what one does with it.
+fn saved(report: &Report, dir: &Path, setting: &Setting) -> Vec<String> {
+    let is_wanted = match report.outcome {
         Outcome::Passed => setting.keep_output,
         Outcome::Failed(_) | Outcome::Broken(_) => true,
         Outcome::Interrupted => false,
     };
-    if !wanted || !data.exists() {
+    if !is_wanted || !data_dir(dir).exists() {
         return Vec::new();
     }
-    match save(job, &data, &setting.output) {
-        Ok(kept) => vec![format!("logs: {}", kept.display())],
+    match save(&report.job, dir, &setting.output) {
+        Ok(kept) => {
+            let kept = kept.display();
+            vec![
+                format!("logs: {kept}"),
+                format!("what happened, step by step: podplane replay {kept}"),
+            ]
+        }
         Err(error) => vec![format!("the logs could not be kept: {error:#}")],
     }
 }
 
-/// Copies the logs to where they stay.
-fn save(job: &Job, data: &Path, output: &Path) -> Result<PathBuf> {
-    let plain = |c: char| {
-        if c.is_ascii_alphanumeric() || "-_.=".contains(c) {
-            c
-        } else {
-            '-'
-        }
+/// Copies the recording and the logs to where they stay.
+fn save(job: &Job, dir: &Path, output: &Path) -> Result<PathBuf> {
+    let plain = |c: char| match c {
+        _ if c.is_ascii_alphanumeric() || "-_.=".contains(c) => c,
+        _ => '-',
     };
     let name: String = job.title.chars().map(plain).collect();
     let name = name.trim_end_matches('-');
@@ -291,13 +327,20 @@ fn save(job: &Job, data: &Path, output: &Path) -> Result<PathBuf> {
     let kept = tempfile::Builder::new()
         .prefix(&format!("{name}-"))
         .tempdir_in(output);
-    let kept = kept
-        .with_context(|| format!("make a directory in {}", output.display()))?
-        .keep();
-    for entry in fs::read_dir(data.join("logs")).context("read the logs")? {
-        let entry = entry.context("read the logs")?;
-        let to = kept.join(entry.file_name());
-        fs::copy(entry.path(), &to).with_context(|| format!("write {}", to.display()))?;
+    let kept = kept.with_context(|| format!("make a directory in {}", output.display()))?;
+    let copy = |from: &Path| -> Result<()> {
+        let to = kept.path().join(from.file_name().unwrap_or_default());
+        let copied = fs::copy(from, &to);
+        copied.with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+        Ok(())
+    };
+    let recording = dir.join(recording::FILE);
+    if recording.exists() {
+        copy(&recording)?;
     }
-    Ok(kept)
+    let logs = data_dir(dir).join("logs");
+    for entry in fs::read_dir(&logs).with_context(|| format!("read {}", logs.display()))? {
+        copy(&entry.context("read the logs")?.path())?;
+    }
+    Ok(kept.keep())
 }

@@ -1,55 +1,80 @@
 //! A cluster that a scenario is played on.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use podplane_proto::cluster::ServiceStatus;
-use podplane_testkit::{Cluster, ClusterBuilder, Process, Program};
+use podplane_testkit::{Cluster, ClusterBuilder, Process, Program, fault::Fault};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     format::{self, NodeSpec, Nodes, Several},
     objects::Objects,
-    plan::{Case, glob},
+    plan::{Action, Case, WITHIN, glob},
+    problem::listed,
 };
 
-/// A cluster, and what has been done to it that is to be undone.
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The room on the disk of a node that is to be filled, in bytes.
+const DISK: u64 = 16 << 20;
+
+/// A cluster, and what is wrong with it on purpose.
 #[derive(Debug)]
-pub(crate) struct Stage<'a> {
-    pub(crate) case: &'a Case,
+pub(crate) struct Stage {
+    pub(crate) case: Arc<Case>,
     pub(crate) cluster: Cluster,
     pub(crate) objects: Objects,
     pub(crate) random: StdRng,
     /// For files of the scenario's commands.
     pub(crate) scratch: PathBuf,
-    /// Processes that were paused, by name.
-    pub(crate) paused: BTreeMap<String, Process>,
-    /// Nodes whose uplink is cut.
-    pub(crate) cut: BTreeSet<String>,
+    /// What is wrong until it is healed.
+    pub(crate) held: Vec<Held>,
 }
 
-impl<'a> Stage<'a> {
+/// A fault that goes on.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) kind: Kind,
+    /// The process or the node.
+    pub(crate) of: String,
+    /// Healed when it is dropped.
+    _fault: Fault,
+}
+
+/// What undoes a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `resume`
+    Paused,
+    /// `heal`
+    Cut,
+    /// `freeDisk`
+    FullDisk,
+    /// `calls` with `clear`
+    Calls,
+}
+
+impl Stage {
     /// Starts the cluster of a scenario in `dir`, which is empty.
     pub(crate) async fn set(
-        case: &'a Case,
+        case: Arc<Case>,
         program: &Program,
         dir: &Path,
         seed: u64,
-        keep: bool,
     ) -> Result<Self> {
         let scratch = dir.join("scratch");
         std::fs::create_dir_all(&scratch).with_context(|| format!("make {}", scratch.display()))?;
-        let mut builder = builder(case, program)
-            .program(program.path())
-            .data_dir(data_dir(dir));
-        if keep {
-            builder = builder.keep();
-        }
-        let cluster = builder.start().await?;
+        let builder = builder(&case, program).program(program.path());
+        let cluster = builder.data_dir(data_dir(dir)).record(dir).start().await?;
         let objects = Objects::new(cluster.server());
         let stage = Self {
             case,
@@ -57,13 +82,61 @@ impl<'a> Stage<'a> {
             objects,
             random: StdRng::seed_from_u64(seed),
             scratch,
-            paused: BTreeMap::new(),
-            cut: BTreeSet::new(),
+            held: Vec::new(),
         };
-        if let Some(Nodes::Named(nodes)) = &case.cluster.nodes {
+        if let Some(Nodes::Named(nodes)) = &stage.case.cluster.nodes {
             stage.add_nodes(nodes).await?;
         }
+        if stage.case.cluster.wait_for_nodes != Some(false) {
+            stage.nodes_ready().await?;
+        }
         Ok(stage)
+    }
+
+    /// Waits until all nodes that the cluster has are Ready.
+    async fn nodes_ready(&self) -> Result<()> {
+        let wanted = self.cluster.status().await?.nodes;
+        let end = Instant::now() + WITHIN;
+        loop {
+            let nodes = self.objects.list("nodes", None, None).await?;
+            let is_ready = |name: &&String| {
+                nodes
+                    .iter()
+                    .any(|node| node["metadata"]["name"] == **name && ready(node))
+            };
+            let missing: Vec<_> = wanted
+                .iter()
+                .filter(|name| !is_ready(name))
+                .take(10)
+                .collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < end,
+                "not Ready after {WITHIN:?}: {}; if that is meant, say cluster: {{waitForNodes: false}}",
+                listed(&missing)
+            );
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Has a fault go on until it is healed.
+    pub(crate) fn hold(&mut self, kind: Kind, of: impl Into<String>, fault: Fault) {
+        let of = of.into();
+        self.held.push(Held {
+            kind,
+            of,
+            _fault: fault,
+        });
+    }
+
+    /// Heals the faults of a kind that are meant; tells how many there were.
+    pub(crate) fn heal(&mut self, kind: Kind, is_meant: impl Fn(&str) -> bool) -> usize {
+        let before = self.held.len();
+        self.held
+            .retain(|held| held.kind != kind || !is_meant(&held.of));
+        before - self.held.len()
     }
 
     /// Lets nodes join, with their labels and blocks. Those that are alike join together, and may share processes then.
@@ -111,8 +184,8 @@ impl<'a> Stage<'a> {
 
     /// Takes the cluster down, and looks whether all of it is gone.
     pub(crate) async fn strike(self) -> Result<()> {
-        // A process that stands still does not end when it is told to.
-        self.paused.values().try_for_each(Process::resume)?;
+        // What stands still does not end when it is told to.
+        drop(self.held);
         Ok(self.cluster.stop().await?)
     }
 
@@ -172,13 +245,29 @@ impl<'a> Stage<'a> {
 
     /// How many calls of a method a service has made.
     pub(crate) fn calls(&self, of: &str, method: &str) -> Result<f64> {
-        anyhow::bail!("this version cannot count the calls of {method} that {of} makes")
+        let links = self.cluster.links()?;
+        let mut made = links.seen(of, method)?;
+        if let Some(node) = of.strip_prefix("kubelet-") {
+            // Those to the node's runtime go another way.
+            let runtime = format!("cri-{node}");
+            if links.clients().contains(&runtime) {
+                made += links.seen(&runtime, method)?;
+            }
+        }
+        Ok(u32::try_from(made).unwrap_or(u32::MAX).into())
     }
 
     /// Whether the cluster can be observed: not while its API server stands still.
     pub(crate) fn is_observable(&self) -> bool {
-        !self.paused.contains_key("apiserver")
+        let is_paused = |held: &Held| held.kind == Kind::Paused && held.of == "apiserver";
+        !self.held.iter().any(is_paused)
     }
+}
+
+fn ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
 /// The data directory inside of a run's directory.
@@ -204,6 +293,7 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
         cni_bin_dir,
         cri_endpoint,
         nodes_per_process,
+        wait_for_nodes: _,
         extra_config,
         seed: _,
     } = &case.cluster;
@@ -235,16 +325,23 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
             nodes_per_process.map(|number| number.to_string()),
         ),
     ];
+    let disks = case.steps.iter().filter_map(|step| match &step.action {
+        Action::FillDisk(node) => Some(&node.node),
+        _ => None,
+    });
     let network = match network {
         format::Network::Ledger => podplane_testkit::Network::Ledger,
         format::Network::Kernel => podplane_testkit::Network::Kernel,
         format::Network::Auto => podplane_testkit::Network::Auto,
     };
-    // A scenario waits for what it needs; a node without a block is never Ready.
+    // All nodes are waited for together.
     let mut builder = Cluster::builder()
         .network(network)
         .nodes(number)
         .without_waiting();
+    for node in disks {
+        builder = builder.disk(node, DISK);
+    }
     for (flag, value) in flags {
         if let Some(value) = value {
             builder = builder.flag(flag, value);
@@ -257,13 +354,10 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
         let joined = std::env::join_paths(each).unwrap_or_default();
         builder = builder.cni_bin_dir(joined);
     }
-    let extra = extra_config.iter().flat_map(|(service, flags)| {
-        flags
-            .iter()
-            .map(move |(flag, value)| format!("{service}.{flag}={}", plain(value)))
-    });
-    for extra in extra {
-        builder = builder.args(["--extra-config", &extra]);
+    for (service, flags) in extra_config {
+        for (flag, value) in flags {
+            builder = builder.extra_config(service, flag, &plain(value));
+        }
     }
     builder
 }

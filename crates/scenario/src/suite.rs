@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     num::NonZeroUsize,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,7 +17,7 @@ use crate::{
     console::{Console, seconds},
     junit,
     plan::Case,
-    runner::{self, Job, Outcome, Report, Setting},
+    runner::{self, Job, Kept, Outcome, Report, Setting},
 };
 
 /// How scenarios are run.
@@ -26,7 +27,7 @@ pub struct Options {
     pub program: PathBuf,
     /// Where to write a JUnit report.
     pub junit: Option<PathBuf>,
-    /// Leave the clusters running.
+    /// Have the clusters go on until `cancel`.
     pub keep: bool,
     /// What is random follows from this.
     pub seed: Option<u64>,
@@ -78,11 +79,13 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     };
     let number = cases.len() * repeat.get();
     console.line(&format!(
-        "{number} runs, {} at once, seed {seed_of_all}",
+        "{number} run{}, {} at once, seed {seed_of_all}",
+        if number == 1 { "" } else { "s" },
         jobs.get().min(number)
     ));
+    let cases: Vec<_> = cases.into_iter().map(Arc::new).collect();
     let queue = (0..repeat.get()).flat_map(|round| {
-        let job = move |case: &Case| {
+        let job = move |case: &Arc<Case>| {
             // What the scenario says is weaker than what is asked for.
             let base = seed.or(case.cluster.seed).unwrap_or(seed_of_all);
             let title = match repeat.get() {
@@ -107,7 +110,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         console.ended(&report);
         Some(report)
     });
-    let reports: Vec<Report> = stream::iter(each)
+    let mut reports: Vec<Report> = stream::iter(each)
         .buffer_unordered(jobs.get())
         .filter_map(std::future::ready)
         .collect()
@@ -117,7 +120,21 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
     }
     summarize(&console, &reports, begun.elapsed(), seed_of_all, number);
-    Ok(verdict(&reports, &cancel))
+    let verdict = verdict(&reports, &cancel);
+    let kept: Vec<_> = reports
+        .iter_mut()
+        .filter_map(|report| report.kept.take())
+        .collect();
+    if !kept.is_empty() {
+        if !cancel.is_cancelled() {
+            console.line("the clusters go on; Ctrl-C ends them");
+            cancel.cancelled().await;
+        }
+        for ended in futures::future::join_all(kept.into_iter().map(Kept::end)).await {
+            ended?;
+        }
+    }
+    Ok(verdict)
 }
 
 fn verdict(reports: &[Report], cancel: &CancellationToken) -> Verdict {

@@ -21,7 +21,17 @@ fn catalog() -> Catalog {
         ("kubelet", flags(&["max-pods"])),
         ("ipam-controller", flags(&["cluster-cidr", "release-delay"])),
     ];
+    let kinds = [
+        "pod",
+        "pods",
+        "po",
+        "node",
+        "nodes",
+        "deployment",
+        "deployments",
+    ];
     Catalog {
+        kinds: kinds.map(String::from).into(),
         flags: services
             .map(|(name, flags)| (name.to_owned(), flags))
             .into(),
@@ -194,6 +204,14 @@ const WRONG: &[(&str, &str)] = &[
     (
         "steps:\n- expect:\n  - {ping: {from: a, to: b}}\n",
         "3:6: in ledger mode pods have no network to ping in: set cluster.network to kernel",
+    ),
+    (
+        "steps:\n- expect:\n  - {object: pdo/a}\n",
+        "3:14: the API server serves no \"pdo\"; did you mean \"po",
+    ),
+    (
+        "steps:\n- delete: [pod/a, {object: nods/b}]\n",
+        "2:28: the API server serves no \"nods\"; did you mean \"node",
     ),
     // The matrix.
     (

@@ -52,6 +52,8 @@ pub struct Cluster {
     pub cri_endpoint: Option<String>,
     /// How many nodes of ledger mode share their processes. Default: 1 if a step is about the processes of one node, else 500
     pub nodes_per_process: Option<u32>,
+    /// Whether the first step waits until all nodes are Ready; a node without a block never is. Default: true
+    pub wait_for_nodes: Option<bool>,
     /// More flags of services, by service and flag: {scheduler: {pod-initial-backoff-seconds: 1}}
     #[serde(default)]
     pub extra_config: BTreeMap<String, BTreeMap<String, Value>>,

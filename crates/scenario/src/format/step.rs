@@ -303,7 +303,7 @@ pub struct Calls {
     pub fail: Option<Code>,
     /// How long each is held up
     pub delay: Option<Period>,
-    /// Up to so much longer, by chance
+    /// Up to so much longer, by chance, the same for all of them
     pub jitter: Option<Period>,
     /// How many of them. Default: all, until `clear`
     pub times: Option<u32>,
@@ -336,6 +336,29 @@ pub enum Code {
     Unavailable,
     DataLoss,
     Unauthenticated,
+}
+
+impl From<Code> for tonic::Code {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::Cancelled => Self::Cancelled,
+            Code::Unknown => Self::Unknown,
+            Code::InvalidArgument => Self::InvalidArgument,
+            Code::DeadlineExceeded => Self::DeadlineExceeded,
+            Code::NotFound => Self::NotFound,
+            Code::AlreadyExists => Self::AlreadyExists,
+            Code::PermissionDenied => Self::PermissionDenied,
+            Code::ResourceExhausted => Self::ResourceExhausted,
+            Code::FailedPrecondition => Self::FailedPrecondition,
+            Code::Aborted => Self::Aborted,
+            Code::OutOfRange => Self::OutOfRange,
+            Code::Unimplemented => Self::Unimplemented,
+            Code::Internal => Self::Internal,
+            Code::Unavailable => Self::Unavailable,
+            Code::DataLoss => Self::DataLoss,
+            Code::Unauthenticated => Self::Unauthenticated,
+        }
+    }
 }
 
 /// Starting again.

@@ -1,0 +1,452 @@
+//! `podplane test` itself: how it ends, what it says, and that it leaves nothing behind.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+use podplane_testkit::Finished;
+use podplane_tests::{
+    Machine, eventually, peers, processes_of,
+    programs::{finish, podplane},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A directory of scenarios, and another that `podplane test` takes for that of temporary files.
+struct Place {
+    scenarios: TempDir,
+    temporary: TempDir,
+}
+
+impl Place {
+    fn new(scenarios: &[(&str, &str)]) -> Self {
+        let dir = |prefix| tempfile::Builder::new().prefix(prefix).tempdir();
+        let place = Self {
+            scenarios: dir("scenarios-").expect("room"),
+            // Sockets are in it.
+            temporary: dir("t").expect("room"),
+        };
+        for (name, text) in scenarios {
+            fs::write(place.scenarios.path().join(name), text).expect("room");
+        }
+        place
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = podplane(["test"]);
+        command.args(args).current_dir(self.scenarios.path());
+        command.env("TMPDIR", self.temporary.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Finished {
+        finish(&mut self.command(args))
+    }
+
+    /// What is in the directory of temporary files.
+    fn left(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.temporary.path()).expect("it is there");
+        entries.flatten().map(|entry| entry.path()).collect()
+    }
+
+    fn processes(&self) -> Vec<(u32, String)> {
+        processes_of(&self.temporary.path().display().to_string()).expect("/proc")
+    }
+
+    fn assert_nothing_runs(&self) {
+        assert_eq!(self.processes(), []);
+    }
+
+    fn assert_nothing_is_left(&self) {
+        self.assert_nothing_runs();
+        assert_eq!(self.left(), [] as [PathBuf; 0]);
+    }
+}
+
+const PASSES: &str = "
+cluster: {nodes: 1}
+steps:
+- run: {command: [podplane, run, web]}
+- wait:
+    timing: until it runs
+    expect: [{object: pod/web, jsonpath: .status.phase, equals: Running}]
+";
+
+const FAILS: &str = "
+cluster: {nodes: 1, nodeCIDRMaskSize: 30}
+steps:
+- run: {command: [podplane, run, web, --replicas, '2']}
+- wait: {expect: [{event: FailedScheduling, message: pod IPs}]}
+- name: two run
+  wait:
+    within: 500ms
+    expect:
+    - {count: pods, where: 'object.status.phase == \"Running\"', equals: 2}
+";
+
+const FOREVER: &str = "
+cluster: {nodes: 2, network: NETWORK}
+steps:
+- run: {command: [podplane, run, web, --replicas, '2', --wait]}
+- name: what never comes
+  wait: {within: 10m, expect: [{object: pod/godot}]}
+";
+
+#[test]
+fn all_passed_is_0_and_nothing_is_left() {
+    let place = Place::new(&[("passes.yaml", PASSES)]);
+    let before = Machine::now();
+    let said = place.run(&["passes.yaml"]).ok();
+    assert!(said.contains("PASS passes "), "{said}");
+    assert!(said.contains("  until it runs: "), "{said}");
+    assert!(said.contains("1 passed; seed "), "{said}");
+    place.assert_nothing_is_left();
+    assert_eq!(before, Machine::now());
+}
+
+#[test]
+fn a_failure_is_1_and_says_what_was_expected_and_what_was_there() {
+    let place = Place::new(&[("fails.yaml", FAILS), ("passes.yaml", PASSES)]);
+    let finished = place.run(&["--seed", "7", "."]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = finished.stdout;
+    for part in [
+        "FAIL fails ",
+        "fails.yaml:6:3: step 3, two run: not within 500ms:",
+        "line 10:7: {\"count\":\"pods\"",
+        "expected: 2",
+        "was:      1: web-",
+        "the last events:",
+        "Warning FailedScheduling pod/web-",
+        "again: podplane test ./fails.yaml --seed 7",
+        "PASS passes ",
+        "1 passed, 1 failed; seed 7; ",
+    ] {
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+    let kept = line_after(&said, "logs: ");
+    for file in ["scheduler.log", "recording.jsonl"] {
+        assert!(Path::new(kept).join(file).exists(), "{kept}/{file}");
+    }
+    let replayed = finish(&mut podplane(["replay", kept])).ok();
+    assert!(replayed.contains("two run"), "{replayed}");
+    place.assert_nothing_runs();
+    // That directory alone.
+    assert_eq!(place.left(), [place.temporary.path().join("podplane-test")]);
+}
+
+fn line_after<'a>(text: &'a str, prefix: &str) -> &'a str {
+    let line = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(prefix));
+    line.unwrap_or_else(|| panic!("no {prefix:?} in:\n{text}"))
+}
+
+#[test]
+fn a_wrong_file_is_2_and_nothing_is_run() {
+    let wrong = "steps:\n- kill: {process: shceduler}\n- wait: {expect: [{object: pod/a, cel: 'object.status.'}]}\n";
+    let place = Place::new(&[("wrong.yaml", wrong), ("passes.yaml", PASSES)]);
+    let said = place.run(&["."]);
+    assert_eq!(said.stdout, "");
+    let said = said.failed(2);
+    assert!(
+        said.starts_with("./wrong.yaml:2:19: there is no process \"shceduler\""),
+        "{said}"
+    );
+    assert!(said.contains("\n./wrong.yaml:3:"), "{said}");
+    place.assert_nothing_is_left();
+    for args in [
+        &["none.yaml"][..],
+        &["--only", "sheep", "passes.yaml"],
+        &["--repeat", "0", "passes.yaml"],
+        &[],
+    ] {
+        place.run(args).failed(2);
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_2() {
+    let text = "cluster: {clusterCIDR: 10.0.0.0/8, serviceClusterIPRange: 10.0.0.0/8}\nsteps: [{expect: [{count: pods, equals: 0}]}]\n";
+    let place = Place::new(&[("broken.yaml", text)]);
+    let finished = place.run(&["broken.yaml"]);
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    assert!(
+        finished.stdout.contains("ERROR broken "),
+        "{}",
+        finished.stdout
+    );
+    assert!(
+        finished.stdout.contains("leaves no block"),
+        "{}",
+        finished.stdout
+    );
+    place.assert_nothing_runs();
+}
+
+/// `podplane test`, and its standard output line by line.
+struct Running {
+    child: Child,
+    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().context("a pipe")?;
+        Ok(Self {
+            child,
+            said: BufReader::new(stdout).lines(),
+        })
+    }
+
+    /// Reads on until a line has the text.
+    fn until(&mut self, text: &str) -> Result<String> {
+        let found = self
+            .said
+            .find(|line| line.as_ref().map_or(true, |line| line.contains(text)));
+        Ok(found.with_context(|| format!("it ended, and never said {text:?}"))??)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Its exit code.
+    fn end(mut self) -> Result<Option<i32>> {
+        // It may have more to say than a pipe holds.
+        self.said.by_ref().for_each(drop);
+        Ok(self.child.wait()?.code())
+    }
+}
+
+#[test]
+fn ctrl_c_leaves_nothing_behind() -> Result<()> {
+    for network in ["ledger", "kernel"] {
+        if network == "kernel" && !peers::root() {
+            continue;
+        }
+        let text = FOREVER.replace("NETWORK", network);
+        let place = Place::new(&[("a.yaml", &text), ("b.yaml", &text)]);
+        let before = Machine::now();
+        let mut running = Running::start(&mut place.command(&["-j", "2", "."]))?;
+        running.until("1/2 ")?;
+        assert!(!place.processes().is_empty());
+        running.signal(Signal::INT)?;
+        assert_eq!(running.end()?, Some(130));
+        place.assert_nothing_is_left();
+        assert_eq!(before, Machine::now());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_goes_on_when_it_is_killed() -> Result<()> {
+    let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
+    let mut running = Running::start(&mut place.command(&["a.yaml"]))?;
+    running.until("1/2 ")?;
+    running.signal(Signal::KILL)?;
+    assert_eq!(running.end()?, None);
+    let none = |seen: &Vec<_>| seen.is_empty();
+    eventually("no process", || std::future::ready(place.processes()), none).await;
+    Ok(())
+}
+
+#[test]
+fn clusters_are_kept_until_ctrl_c() -> Result<()> {
+    let place = Place::new(&[("passes.yaml", PASSES)]);
+    let mut running = Running::start(&mut place.command(&["--keep", "passes.yaml"]))?;
+    let line = running.until("the cluster goes on: ")?;
+    running.until("Ctrl-C ends them")?;
+    let dir = line.rsplit_once(' ').context("a path")?.1.to_owned();
+    let pods = finish(&mut podplane(["get", "pods", "--data-dir", &dir])).ok();
+    assert!(pods.contains("web"), "{pods}");
+    running.signal(Signal::INT)?;
+    assert_eq!(running.end()?, Some(0));
+    place.assert_nothing_is_left();
+    Ok(())
+}
+
+#[test]
+fn a_report_is_junit_to_others() -> Result<()> {
+    let Some(path) = peers::python_junitparser() else {
+        return Ok(());
+    };
+    let broken = "cluster: {serviceClusterIPRange: nowhere}\nsteps: [{expect: [{count: pods, equals: 0}]}]\n";
+    let place = Place::new(&[
+        ("passes.yaml", PASSES),
+        ("fails.yaml", FAILS),
+        ("broken.yaml", broken),
+    ]);
+    place
+        .run(&["--junit", "report.xml", "--seed", "3", "."])
+        .failed(1);
+    let script = "import json, junitparser\n\
+        suites = list(junitparser.JUnitXml.fromfile('report.xml'))\n\
+        print(json.dumps([[case.name, [type(result).__name__ for result in case.result], case.time > 0,\n\
+            case.result[0].text if case.result else case.system_out, {p.name: p.value for p in case.properties()}]\n\
+            for suite in suites for case in suite]))";
+    let mut python = Command::new("python3");
+    let python = python.args(["-c", script]).env("PYTHONPATH", path);
+    let read = finish(python.current_dir(place.scenarios.path())).ok();
+    let mut cases: Vec<Value> = serde_json::from_str(&read)?;
+    cases.sort_by_key(|case| case[0].as_str().map(String::from));
+    let of = |case: &Value| (case[0].clone(), case[1].clone(), case[2].clone());
+    let want = [
+        ("broken", vec!["Error"]),
+        ("fails", vec!["Failure"]),
+        ("passes", vec![]),
+    ];
+    for (case, (name, results)) in cases.iter().zip(want) {
+        assert_eq!(
+            of(case),
+            (name.into(), results.into(), true.into()),
+            "{read}"
+        );
+        assert_eq!(case[4]["seed"], "3");
+    }
+    assert!(cases[1][3].to_string().contains("expected: 2"), "{read}");
+    assert!(
+        cases[2][3].to_string().contains("1 run podplane run web"),
+        "{read}"
+    );
+    assert!(cases[2][4]["timing.until it runs"].is_string(), "{read}");
+    Ok(())
+}
+
+#[test]
+fn runs_are_side_by_side() {
+    // Each waits for the other, so one after another none would pass.
+    let meet = |own: &str, other: &str| {
+        format!(
+            "cluster: {{nodes: 0}}\nsteps:\n- run: {{command: 'touch {own}; until [ -e {other} ]; do sleep 0.1; done', within: 60s}}\n"
+        )
+    };
+    let place = Place::new(&[("a.yaml", &meet("a", "b")), ("b.yaml", &meet("b", "a"))]);
+    let said = place.run(&["-j", "2", "."]).ok();
+    assert!(said.contains("2 passed; "), "{said}");
+    place.assert_nothing_is_left();
+}
+
+#[test]
+fn chance_follows_from_the_seed() {
+    let text = "
+cluster: {nodes: 8, nodesPerProcess: 1}
+steps:
+- kill: {process: 'kubelet-*'}
+- kill: {process: 'cri-*', signal: TERM}
+- rebootNode: {node: '*'}
+";
+    let place = Place::new(&[("chance.yaml", text)]);
+    let chosen = |seed: &str| {
+        let said = place.run(&["chance.yaml", "--seed", seed]).ok();
+        let steps = said.lines().filter(|line| line.contains("/3 "));
+        let choices =
+            steps.filter_map(|line| Some(line.rsplit_once('(')?.1.split_once(')')?.0.to_owned()));
+        choices.collect::<Vec<_>>()
+    };
+    let first = chosen("1");
+    assert_eq!(first.len(), 3, "{first:?}");
+    assert_eq!(first, chosen("1"));
+    assert!((2..6).any(|seed: u32| chosen(&seed.to_string()) != first));
+}
+
+#[test]
+fn each_is_repeated_and_its_times_are_summed_up() {
+    let place = Place::new(&[("passes.yaml", PASSES)]);
+    let said = place
+        .run(&[
+            "passes.yaml",
+            "--repeat",
+            "3",
+            "-j",
+            "3",
+            "--output",
+            "kept",
+        ])
+        .ok();
+    for part in [
+        "PASS passes#1 ",
+        "PASS passes#3 ",
+        "passes: until it runs: ",
+        ", of 3\n",
+        "3 passed; ",
+    ] {
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+    let kept = fs::read_dir(place.scenarios.path().join("kept")).expect("it is there");
+    assert_eq!(kept.count(), 3);
+    place.assert_nothing_is_left();
+}
+
+#[test]
+fn a_violation_fails_a_step_unless_it_says_so() {
+    let node = |name: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}, spec: {{podCIDR: 10.244.0.0/24, podCIDRs: [10.244.0.0/24]}}}}"
+        )
+    };
+    let text = |violations: &str| {
+        format!(
+            "cluster: {{nodes: 0, compat: upstream}}\nsteps:\n- apply: [{}, {}]\n  settle: 1s\n{violations}",
+            node("a"),
+            node("b")
+        )
+    };
+    let place = Place::new(&[
+        ("silent.yaml", &text("")),
+        ("said.yaml", &text("  violations: [overlapping-pod-cidr]\n")),
+        (
+            "other.yaml",
+            &text("  violations: [overlapping-pod-cidr, leaked-address]\n"),
+        ),
+    ]);
+    let finished = place.run(&["."]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = finished.stdout;
+    for part in [
+        "PASS said ",
+        "FAIL silent ",
+        "expected: no violation",
+        "was:      overlapping-pod-cidr",
+        "overlapping-pod-cidr: block 10.244.0.0/24 of node b overlaps block 10.244.0.0/24 of node a",
+        "FAIL other ",
+        "expected: overlapping-pod-cidr, leaked-address",
+    ] {
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+}
+
+#[test]
+fn a_command_that_does_not_end_is_ended_with_all_it_started() {
+    let text = "cluster: {nodes: 0}\nsteps:\n- run: {command: 'sleep 4242.4242 & sleep 4242.4242', within: 300ms}\n";
+    let place = Place::new(&[("hangs.yaml", text)]);
+    let finished = place.run(&["hangs.yaml"]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(
+        finished.stdout.contains("expected: to end within 300ms"),
+        "{}",
+        finished.stdout
+    );
+    assert_eq!(processes_of("4242.4242").expect("/proc"), []);
+}
+
+#[test]
+fn what_would_be_run_is_listed() {
+    let text = "matrix: {mask: [30, 29]}\ncluster: {nodeCIDRMaskSize: '${mask}'}\nsteps: [{expect: [{count: pods, equals: 0}]}]\n";
+    let place = Place::new(&[("full.yaml", text)]);
+    let said = place.run(&["--list", "."]).ok();
+    assert_eq!(
+        said,
+        "./full.yaml: full[mask=30]\n./full.yaml: full[mask=29]\n"
+    );
+    let said = place.run(&["--list", "--only", "=29", "full.yaml"]).ok();
+    assert_eq!(said, "full.yaml: full[mask=29]\n");
+    let schema: Value = serde_json::from_str(&place.run(&["--schema"]).ok()).expect("JSON");
+    assert_eq!(schema["title"], "podplane scenario");
+}
