@@ -15,6 +15,7 @@ const GENERATED: &[&str] = &[
     "podplane/node/v1/node.proto",
     "podplane/scheduler/v1/scheduler.proto",
     "podplane/store/v1/store.proto",
+    "podplane/trace/v1/trace.proto",
     "runtime/v1/api.proto",
 ];
 /// Kubernetes' own encoding, for `src/kubernetes.rs`. No service of ours knows it.

@@ -5,6 +5,7 @@
 
 mod create;
 mod delete;
+mod journey;
 mod list;
 mod managed;
 mod narrow;
@@ -13,12 +14,13 @@ mod update;
 mod watch;
 
 pub(crate) use delete::DeleteOptions;
+pub(crate) use journey::Station;
 pub(crate) use list::{Freshness, Listed, NOT_OLDER_THAN};
 pub(crate) use patch::Patch;
 pub(crate) use update::Part;
 pub(crate) use watch::{Start, Told, WatchOptions, revision as watch_revision};
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use podplane_api::{Object, ObjectKey, Scope, jiff::Timestamp, meta::Time};
 use podplane_proto::{error::ApiError, fence::Fence};
@@ -182,6 +184,7 @@ impl<K: Strategy> Registry<K> {
         terms: Terms<'_>,
         decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
     ) -> Result<K, ApiError> {
+        let begun = Instant::now();
         scoped::<K>(key)?;
         let store_key = storage::key::<K>(key)?;
         let Terms { effect, fence } = terms;
@@ -192,6 +195,7 @@ impl<K: Strategy> Registry<K> {
             let old: K = storage::decode(&item).map_err(|error| error::internal(&error))?;
             let revision = item.modified;
             let before = self.admission.is_some().then(|| old.clone());
+            let from = old.station();
             let decided = decide(old)?;
             let change = Change {
                 old: before.as_ref(),
@@ -211,6 +215,7 @@ impl<K: Strategy> Registry<K> {
             txn.guards.extend(guards.iter().cloned());
             let of_admission = txn.guards.len();
             txn.guards.extend(beside.guards);
+            let is_removed = matches!(decided, Step::Remove(_));
             let (txn, mut object) = match decided {
                 Step::Keep(object) => return Ok(object),
                 Step::Put(mut object) => {
@@ -231,6 +236,8 @@ impl<K: Strategy> Registry<K> {
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);
+                    let to = object.station().filter(|_| !is_removed);
+                    journey::tell(begun, from.as_ref(), to.as_ref());
                     return Ok(object);
                 }
                 // Only the object itself changed, or who leads: decide again on what it is now.

@@ -40,11 +40,19 @@ use self::{
 };
 use crate::{
     cache::Position,
+    journeys::Journeys,
     metrics::{self, Metrics, Request},
 };
 
 /// The Kubernetes version whose API this is.
 const MINOR: &str = "33";
+
+/// What the server shares with the REST API.
+pub(crate) struct Shared {
+    pub(crate) journeys: Journeys,
+    /// Ends open watches.
+    pub(crate) stop: CancellationToken,
+}
 
 /// What all requests share.
 #[derive(Clone)]
@@ -52,6 +60,7 @@ struct Facade {
     kinds: Arc<[Arc<dyn Resource>]>,
     openapi: Arc<openapi::OpenApi>,
     metrics: Metrics,
+    journeys: Journeys,
     /// Ends open watches.
     stop: CancellationToken,
 }
@@ -60,10 +69,11 @@ struct Facade {
 pub(crate) fn router(
     mut kinds: Vec<Arc<dyn Resource>>,
     position: Position,
-    stop: CancellationToken,
+    shared: Shared,
     metrics: Metrics,
     registry: &mut Registry,
 ) -> Router {
+    let Shared { journeys, stop } = shared;
     kinds.extend(review::reviews(&kinds));
     let kinds: Arc<[_]> = kinds.into();
     Metrics::show_stored(registry, Arc::clone(&kinds), position);
@@ -71,6 +81,7 @@ pub(crate) fn router(
         metrics,
         kinds,
         openapi: Arc::default(),
+        journeys,
         stop,
     };
     Router::new()

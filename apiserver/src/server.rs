@@ -4,6 +4,7 @@ use futures::future::BoxFuture;
 use std::{future::Future, path::PathBuf, sync::Arc};
 
 use ipnet::IpNet;
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
 use podplane_api::{
     apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
@@ -12,7 +13,7 @@ use podplane_api::{
 };
 use podplane_proto::{
     DESCRIPTORS, error::ApiError, ipam::block_service_server::BlockServiceServer,
-    store::store_service_server::StoreServiceServer,
+    store::store_service_server::StoreServiceServer, trace::trace_service_server,
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use podplane_telemetry::{
@@ -27,6 +28,7 @@ use crate::{
     admission::{Admission, Fences, NodeBlocks, Policy},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
+    journeys::{Journeys, Limits},
     metrics::Metrics,
     registry::Registry,
     rest::{
@@ -34,7 +36,7 @@ use crate::{
         events::EventsV1,
         resource::{Resource, RestKind},
     },
-    service::{Backups, BlockRecords, KindService, NarrowMethods},
+    service::{Backups, BlockRecords, Collector, KindService, NarrowMethods, Traces},
     upkeep::{Kind, Upkeep},
 };
 
@@ -139,7 +141,17 @@ pub(crate) async fn serve(
     let mut process = Process::new(DESCRIPTORS);
     let metrics = Metrics::new(process.registry());
     let mut server = Server::new(engine.clone(), metrics.clone(), shutdown.clone());
-    server.add::<Pod>();
+    let pods = Arc::new(server.add::<Pod>());
+    let journeys = Journeys::new(Limits::DEFAULT);
+    let collector = Collector(journeys.clone());
+    server.services.add(TraceServiceServer::new(collector));
+    let traces = Traces {
+        journeys: journeys.clone(),
+        pods,
+    };
+    server
+        .services
+        .add(trace_service_server::TraceServiceServer::new(traces));
     let nodes = server.add_admitting::<Node>(Some(blocks.clone()));
     let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
     server.services.add(records);
@@ -162,8 +174,16 @@ pub(crate) async fn serve(
         ..
     } = server;
 
+    process.trace_to("apiserver", {
+        let journeys = journeys.clone();
+        move |spans| journeys.take(spans)
+    });
+    let shared = rest::Shared {
+        journeys,
+        stop: end_watches,
+    };
     let registry = process.registry();
-    let rest = rest::router(resources, position.clone(), end_watches, metrics, registry);
+    let rest = rest::router(resources, position.clone(), shared, metrics, registry);
     process.with_http(rest);
     let feed = feeder.fill(&engine).await?;
     let mut tasks = Tasks::new(shutdown);

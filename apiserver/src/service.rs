@@ -1,12 +1,17 @@
 //! The gRPC services: one for each kind, all of them this one.
 
 mod blocks;
+mod journeys;
 mod methods;
 mod status;
 mod store;
 mod watch;
 
-pub(crate) use self::{blocks::BlockRecords, store::Backups};
+pub(crate) use self::{
+    blocks::BlockRecords,
+    journeys::{Collector, Traces},
+    store::Backups,
+};
 
 use std::{
     convert::Infallible,

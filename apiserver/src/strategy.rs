@@ -18,6 +18,8 @@ use podplane_proto::error::ApiError;
 pub(crate) use namespace::SYSTEM_NAMESPACES;
 pub(crate) use pod::bind;
 
+use crate::registry::Station;
+
 /// What is particular to a kind. The defaults are those of a kind without status and without grace.
 pub(crate) trait Strategy: Object + Selectable + Validate {
     /// The name of the kind's gRPC service.
@@ -65,6 +67,11 @@ pub(crate) trait Strategy: Object + Selectable + Validate {
 
     /// Says in the status that deletion has begun.
     fn begin_deletion(&mut self) {}
+
+    /// How far the object is on its journey, for kinds whose journeys are traced.
+    fn station(&self) -> Option<Station> {
+        None
+    }
 
     /// When the object is to be removed by itself, for kinds that expire.
     fn expires(&self) -> Option<Timestamp> {

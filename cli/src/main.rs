@@ -20,7 +20,7 @@ use crate::{
     commands::{
         apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, health,
         kubeconfig, node, ping, plan, plugins, replay, restart, run, service, status, store, test,
-        up,
+        trace, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -57,6 +57,7 @@ enum Command {
     // Objects.
     Get(get::Args),
     Describe(describe::Args),
+    Trace(trace::Args),
     Apply(apply::Args),
     Create(create::Args),
     Delete(delete::Args),
@@ -142,6 +143,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Health(args) => health::run(&args, global),
         Command::Get(args) => get::run(args, global),
         Command::Describe(args) => describe::run(args, global),
+        Command::Trace(args) => trace::run(args, global),
         Command::Apply(args) => apply::run(args, global),
         Command::Create(args) => create::run(args, global),
         Command::Delete(args) => delete::run(args, global),

@@ -23,6 +23,7 @@ pub mod skel;
 pub mod static_ipam;
 mod sys;
 pub mod sysctl;
+pub mod trace;
 pub mod types;
 pub mod verify;
 

@@ -10,6 +10,7 @@ use podplane_cni::{
     ptp::Ptp,
     skel::{Call, Plugin},
     static_ipam::StaticIpam,
+    trace::Teller,
     types::validate,
 };
 
@@ -114,6 +115,7 @@ fn plugins(text: &[u8], args: String) {
             path: Vec::new(),
             stdin: text.to_owned(),
             version,
+            tell: Teller::default(),
         };
         let plugins: [&dyn Plugin; 5] = [
             &BridgePlugin,

@@ -15,6 +15,7 @@ use podplane_cni::{
     CniResult, Version,
     host_local::HostLocal,
     skel::{Call, Plugin as _},
+    trace::Teller,
 };
 use serde_json::{Value, json};
 
@@ -158,6 +159,7 @@ impl World {
             path: Vec::new(),
             stdin: config.to_string().into_bytes(),
             version: Version::V1_1_0,
+            tell: Teller::default(),
         }
     }
 

@@ -60,6 +60,10 @@ generated! {
     store, "podplane.store.v1"
 }
 generated! {
+    /// `podplane.trace.v1`: the journeys of pods.
+    trace, "podplane.trace.v1"
+}
+generated! {
     /// `runtime.v1`: Kubernetes' Container Runtime Interface, as published.
     #[expect(
         rustdoc::invalid_html_tags,

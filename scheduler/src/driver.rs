@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::{
-    bind::{self, Outcome},
+    bind::Outcome,
     config::IpPolicy,
     metrics::{Ended, Metrics},
     names::PodUid,
     report::{self, Reporter},
     scheduler::{Attempt, Scheduler},
     service::Question,
+    trace::{self, Turn},
 };
 
 /// Bindings under way at once. When there are so many, no further pod is tried until one is done.
@@ -75,10 +76,10 @@ impl Driver {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                change = nodes.next() => apply_node(&mut scheduler, change, now),
-                change = pods.next() => apply_pod(&mut scheduler, change, now),
+                change = nodes.next() => apply_node(&mut scheduler, change, start.elapsed()),
+                change = pods.next() => apply_pod(&mut scheduler, change, start.elapsed()),
                 Some(ended) = bindings.join_next() => match ended {
-                    Ok(bound) => self.finish(&mut scheduler, bound, now),
+                    Ok(bound) => self.finish(&mut scheduler, bound, start.elapsed()),
                     Err(panic) => return Err(panic),
                 },
                 Some(question) = self.questions.recv() => question.answer(&scheduler, start.elapsed()),
@@ -86,6 +87,11 @@ impl Driver {
                 () = tokio::task::yield_now(), if try_next => {
                     let began = Instant::now();
                     if let Some(attempt) = scheduler.attempt(now) {
+                        let turn = Turn {
+                            arrived: (start + attempt.since).into_std(),
+                            begun: began.into_std(),
+                        };
+                        trace::attempt(&attempt, turn);
                         self.begin(&mut bindings, attempt, began, now);
                     }
                 }
@@ -116,7 +122,7 @@ impl Driver {
                 tracing::debug!(%node, "binding");
                 let pods = self.client.namespaced(namespace);
                 let bind = async move {
-                    let outcome = bind::bind(&pods, &attempt.pod, &node).await;
+                    let outcome = trace::bind(&pods, &attempt, &node).await;
                     (attempt, outcome, began)
                 };
                 bindings.spawn(bind.instrument(span.clone()));

@@ -40,6 +40,7 @@ pub mod score;
 pub mod service;
 #[cfg(test)]
 mod testing;
+mod trace;
 
 pub use config::{Config, IpPolicy};
 
@@ -97,6 +98,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     services.add(SchedulerServiceServer::new(service));
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
     process.serve(listener, services);
+    process.trace("scheduler", Some(client.channel()));
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
     let metrics = metrics::Metrics::new(process.registry());

@@ -62,6 +62,11 @@ impl Waiting {
     pub fn history(&self) -> (u32, Duration) {
         (self.attempts, self.arrived)
     }
+
+    /// Since when it waits: its arrival, then the end of its last try.
+    pub fn since(&self) -> Duration {
+        self.since
+    }
 }
 
 /// How many pods there are in each place.

@@ -58,6 +58,8 @@ pub struct Attempt {
     pub attempts: u32,
     /// When it was first heard of.
     pub arrived: Duration,
+    /// Since when it has waited for this try.
+    pub since: Duration,
 }
 
 /// What is known of a pod.
@@ -148,7 +150,9 @@ impl Scheduler {
     /// Takes the next pod and decides. `None` if no pod is ready.
     pub fn attempt(&mut self, now: Duration) -> Option<Attempt> {
         let pod = self.queue.pop(now)?;
-        let (attempts, arrived) = self.queue.get(&pod.uid).map_or((1, now), Waiting::history);
+        let waiting = self.queue.get(&pod.uid);
+        let (attempts, arrived) = waiting.map_or((1, now), Waiting::history);
+        let since = waiting.map_or(now, Waiting::since);
         let snapshot = self.cache.snapshot();
         let Decision { node, next_start } = plan(&snapshot, &pod, &self.filters, self.start);
         drop(snapshot); // Or the assumption below would copy what it changes.
@@ -178,6 +182,7 @@ impl Scheduler {
             outcome,
             attempts,
             arrived,
+            since,
         })
     }
 

@@ -55,6 +55,15 @@ pub fn python_prometheus() -> Option<String> {
     python_with("prometheus_client", "prometheus-client")
 }
 
+/// Python with grpcio and OpenTelemetry's own messages; its `PYTHONPATH`.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn python_collector() -> Option<String> {
+    python_with("opentelemetry/proto", "grpcio and opentelemetry-proto")
+}
+
 /// The directory of grpcurl: of one in `PATH`, or of the one that `cargo xtask test` installs.
 ///
 /// # Panics

@@ -6,6 +6,7 @@
 """
 
 import json
+import os
 import sys
 
 import grpc
@@ -22,8 +23,11 @@ def call(channel, pool, service, method, request):
         request_serializer=question.SerializeToString,
         response_deserializer=answer.FromString,
     )
+    # As is customary for commands that are part of somebody's trace.
+    traceparent = os.environ.get("TRACEPARENT")
+    metadata = [("traceparent", traceparent)] if traceparent else []
     message = json_format.ParseDict(request, question(), descriptor_pool=pool)
-    return json_format.MessageToDict(stub(message, timeout=10), descriptor_pool=pool)
+    return json_format.MessageToDict(stub(message, timeout=10, metadata=metadata), descriptor_pool=pool)
 
 
 def main(verb, address, *rest):

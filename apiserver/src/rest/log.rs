@@ -3,6 +3,8 @@
 //! Every line is something that the pod's object or one of its events says, with its time. The options are those of
 //! `core/v1.PodLogOptions`, the refusals those of the reference.
 
+mod waterfall;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
@@ -12,7 +14,7 @@ use std::{
 
 use axum::{body::Body, extract::Query};
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _, stream};
+use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{StatusCode, Uri};
 use podplane_api::{
     ObjectKey,
@@ -27,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     answer::{self, Answer},
     request::{ListOptions, boolean, integer},
-    resource::{Notices, Resource},
+    resource::{Notice, Notices, Resource},
 };
-use crate::error;
+use crate::{error, journeys::Journeys};
 
 /// How long a pod is followed at most.
 const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
@@ -38,6 +40,7 @@ const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct Sources<'a> {
     pub(super) pods: &'a Arc<dyn Resource>,
     pub(super) events: &'a Arc<dyn Resource>,
+    pub(super) journeys: &'a Journeys,
 }
 
 /// core/v1.PodLogOptions, as far as they mean something here.
@@ -92,14 +95,21 @@ pub(super) async fn answer(
     for event in listed.items {
         journey.event(event);
     }
+    let journeys = sources.journeys;
+    let follows = options.follow && !journey.is_over;
     let mut first = journey.news();
+    // Whoever follows sees it when all of it is there.
+    if !follows {
+        waterfall::soon_settled(journeys, &journey.uid).await;
+        first.extend(waterfall::lines(journeys, &journey.uid));
+    }
     first.retain(|line| options.since.is_none_or(|since| line.time >= since));
     if let Some(tail) = options.tail {
         first.drain(..first.len().saturating_sub(tail));
     }
     let format = move |line: Line| line.show(options.timestamps);
     let first = stream::iter(first).map(format);
-    if !options.follow || journey.is_over {
+    if !follows || journey.is_over {
         let lines = limited(first, options.limit);
         return Ok(plain(lines));
     }
@@ -113,10 +123,20 @@ pub(super) async fn answer(
     let end = async move {
         _ = time::timeout_at(ends, stop.cancelled()).await;
     };
-    let later = following(journey, pods, events)
+    let later = following(journey, pods, events, journeys.clone())
         .take_until(Box::pin(end))
         .map(format);
     Ok(plain(limited(first.chain(later), options.limit)))
+}
+
+/// What is heard while a pod is followed.
+enum Heard {
+    /// Something changed; whether it is the pod.
+    Notice(bool, Result<Notice, ApiError>),
+    /// Its trace is there.
+    Arrival(Journeys),
+    /// There are no more notices.
+    End,
 }
 
 fn plain(lines: impl Stream<Item = Bytes> + Send + 'static) -> Answer {
@@ -137,10 +157,23 @@ fn limited(
 }
 
 /// What happens from now on, until the pod has come to its end.
-fn following(journey: Journey, pods: Notices, events: Notices) -> impl Stream<Item = Line> + Send {
-    let pods = pods.map(|notice| (true, notice));
-    let events = events.map(|notice| (false, notice));
-    let notices = stream::select(pods, events);
+fn following(
+    journey: Journey,
+    pods: Notices,
+    events: Notices,
+    journeys: Journeys,
+) -> impl Stream<Item = Line> + Send {
+    let pods = pods.map(|notice| Heard::Notice(true, notice));
+    let events = events.map(|notice| Heard::Notice(false, notice));
+    let uid = journey.uid.clone();
+    let arrival = async move {
+        waterfall::settled(&journeys, &uid).await;
+        Heard::Arrival(journeys)
+    };
+    let arrival = stream::once(arrival.boxed());
+    // As long as there may be notices.
+    let ends = stream::once(std::future::ready(Heard::End));
+    let notices = stream::select(stream::select(pods, events).chain(ends), arrival);
     let lines = stream::unfold(
         (journey, notices),
         |(mut journey, mut notices)| async move {
@@ -148,8 +181,14 @@ fn following(journey: Journey, pods: Notices, events: Notices) -> impl Stream<It
                 return None;
             }
             // After an error the watch is over, and whoever follows asks again.
-            let (of_pod, notice) = notices.next().await?;
-            let notice = notice.ok()?;
+            let (of_pod, notice) = match notices.next().await? {
+                Heard::End => return None,
+                Heard::Arrival(journeys) => {
+                    let lines = waterfall::lines(&journeys, &journey.uid);
+                    return Some((stream::iter(lines), (journey, notices)));
+                }
+                Heard::Notice(of_pod, notice) => (of_pod, notice.ok()?),
+            };
             match (of_pod, notice.event_type) {
                 (_, WatchEventType::Bookmark | WatchEventType::Unspecified) => {}
                 (true, WatchEventType::Deleted) => journey.gone(notice.document),
@@ -257,14 +296,22 @@ enum Stage {
     Deleting,
     Detached,
     Deleted,
+    /// A line of the waterfall, which has times of its own.
+    Traced,
 }
 
 impl Line {
     fn show(self, timestamps: bool) -> Bytes {
         let Self {
-            time, what, how, ..
+            time,
+            stage,
+            what,
+            how,
         } = self;
-        let line = format!("{time:.0} {what}: {how}\n");
+        let line = match stage {
+            Stage::Traced => format!("{how}\n"),
+            _ => format!("{time:.0} {what}: {how}\n"),
+        };
         if timestamps {
             format!("{time:.9} {line}").into()
         } else {

@@ -3,6 +3,7 @@ mod defaults;
 mod qos;
 
 use podplane_api::{
+    Object as _,
     core::{Pod, PodStatus},
     pod_ips,
 };
@@ -11,6 +12,7 @@ pub(crate) use bind::bind;
 pub(super) use defaults::set_template as set_template_defaults;
 
 use super::Strategy;
+use crate::registry::Station;
 
 impl Strategy for Pod {
     const SERVICE: &'static str = "podplane.core.v1.PodService";
@@ -57,6 +59,23 @@ impl Strategy for Pod {
 
     fn spec_differs(&self, old: &Self) -> bool {
         self.spec != old.spec
+    }
+
+    fn station(&self) -> Option<Station> {
+        let status = self.status.as_ref();
+        let text = |text: Option<&String>| text.cloned().unwrap_or_default();
+        let ips = status.and_then(|status| status.pod_ips.as_ref());
+        let ips: Vec<_> = ips.into_iter().flatten().map(|ip| ip.ip.as_str()).collect();
+        Some(Station {
+            namespace: self.namespace().to_owned(),
+            name: self.name().to_owned(),
+            uid: self.uid().to_owned(),
+            node: text(self.spec.as_ref().and_then(|spec| spec.node_name.as_ref())),
+            phase: text(status.and_then(|status| status.phase.as_ref())),
+            message: text(status.and_then(|status| status.message.as_ref())),
+            ips: ips.join(","),
+            deleting: self.is_deleting(),
+        })
     }
 
     /// As Kubernetes' `podStrategy.CheckGracefulDelete`: what never ran, or runs no more, needs no time to end.

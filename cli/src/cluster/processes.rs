@@ -61,13 +61,34 @@ impl Lines<'_> {
     fn published(&self, service: &str, name: &str, listen: &str, args: Vec<OsString>) -> Spec {
         Spec {
             name: name.into(),
-            args: self.settings.extra_config.extend(service, args),
+            args: self.extended(service, args),
             log: self.dir.log(name),
             listens: Listens::AsPublished {
                 listen: listen.into(),
                 file: self.dir.address_file(name),
             },
             http_file: None,
+        }
+    }
+
+    /// With what every service is told.
+    fn extended(&self, service: &str, mut args: Vec<OsString>) -> Vec<OsString> {
+        let Settings {
+            otlp_endpoint,
+            extra_config,
+            ..
+        } = self.settings;
+        if let Some(endpoint) = otlp_endpoint {
+            args.extend(["--otlp-endpoint".into(), endpoint.into()]);
+        }
+        extra_config.extend(service, args)
+    }
+
+    /// Where a process finds the API server, also one that is started before the API server has said where it serves.
+    fn server_or_file(&self) -> String {
+        match self.server {
+            "" => format!("file:{}", self.dir.address_file("apiserver").display()),
+            server => server.into(),
         }
     }
 
@@ -158,6 +179,7 @@ impl Lines<'_> {
             .map(|(netns, _)| netns.as_os_str().to_owned());
         let flags = [
             ("--nodes-dir", some(dir.nodes())),
+            ("--server", some(self.server_or_file())),
             ("--network", some(place.network())),
             ("--node-netns", netns),
             ("--netns-dir", some(dir.run().join("netns"))),
@@ -176,7 +198,7 @@ impl Lines<'_> {
         ];
         let args = args("cri", place.node_flags().chain(flags).chain(http));
         Spec {
-            args: settings.extra_config.extend("cri", args),
+            args: self.extended("cri", args),
             log: dir.log(&name),
             listens: Listens::At(socket),
             http_file: Some(http_file),

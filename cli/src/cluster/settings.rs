@@ -17,7 +17,7 @@ use podplane_ipam::{
 use podplane_ipam_controller::{AllocatorType, RunError};
 use podplane_kubelet::cri::template::Template;
 use podplane_scheduler::IpPolicy;
-use podplane_telemetry::server::Listen;
+use podplane_telemetry::{server::Listen, trace::TraceConfig};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::extra::{ExtraConfig, ExtraFlag};
@@ -114,6 +114,9 @@ pub(crate) struct Flags {
     /// Where the API server listens: HOST:PORT, port 0 for any free one, or unix:PATH [default: 127.0.0.1:0]
     #[arg(long, env = "PODPLANE_LISTEN", value_name = "ADDR")]
     pub(crate) listen: Option<Listen>,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceConfig,
 }
 
 /// Whether pods get devices.
@@ -160,6 +163,7 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub(crate) extra_config: ExtraConfig,
     pub(crate) listen: String,
+    pub(crate) otlp_endpoint: Option<String>,
 }
 
 /// How many nodes one CRI process and one kubelet serve where nothing runs inside nodes.
@@ -188,6 +192,7 @@ impl Default for Settings {
             nodes_per_process: nodes_per_process(),
             extra_config: ExtraConfig::default(),
             listen: "127.0.0.1:0".into(),
+            otlp_endpoint: None,
         }
     }
 }
@@ -222,6 +227,7 @@ impl Flags {
             nodes_per_process,
             extra_config,
             listen,
+            trace: TraceConfig { otlp_endpoint },
         } = self;
         // The mask of one family and the common one exclude each other, so a given one displaces what was kept of the other kind.
         let any = node_cidr_mask_size.is_some();
@@ -263,6 +269,7 @@ impl Flags {
             listen: listen
                 .as_ref()
                 .map_or_else(|| base.listen.clone(), ToString::to_string),
+            otlp_endpoint: otlp_endpoint.clone().or_else(|| base.otlp_endpoint.clone()),
         })
     }
 }
@@ -359,7 +366,7 @@ impl Settings {
     }
 
     /// Each flag with what it comes to, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 18] {
+    fn values(&self) -> [(&'static str, String); 19] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -418,6 +425,10 @@ impl Settings {
             ("--nodes-per-process", self.nodes_per_process.to_string()),
             ("--extra-config", self.extra_config.to_string()),
             ("--listen", self.listen.clone()),
+            (
+                "--otlp-endpoint",
+                self.otlp_endpoint.clone().unwrap_or_else(|| "none".into()),
+            ),
         ]
     }
 }

@@ -7,6 +7,7 @@ use podplane_scheduler::IpPolicy;
 use podplane_telemetry::{
     logging::{self, LogConfig},
     server::Listen,
+    trace::TraceConfig,
 };
 
 use crate::{
@@ -81,6 +82,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     log: LogConfig,
+
+    #[command(flatten)]
+    trace: TraceConfig,
 }
 
 pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<ExitCode> {
@@ -94,6 +98,7 @@ pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<
         listen,
         leave_on_terminate,
         log,
+        trace: TraceConfig { otlp_endpoint },
     } = args;
     logging::init(&log)?;
     let node = LoneNode {
@@ -106,6 +111,7 @@ pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<
             ip_policy,
             cni_template,
             cni_bin_dir,
+            otlp_endpoint,
             ..Settings::default()
         },
         farewell: match leave_on_terminate {

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use podplane_telemetry::{
     logging::{self, LogConfig},
     shutdown,
+    trace::{self, TraceConfig},
 };
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::runtime;
@@ -19,6 +20,9 @@ pub(crate) struct Args<C: clap::Args> {
 
     #[command(flatten)]
     log: LogConfig,
+
+    #[command(flatten)]
+    trace: TraceConfig,
 
     /// End when the process PID does, which must be the parent. How `up` starts services, so that its end is theirs
     #[arg(long, hide = true, value_name = "PID")]
@@ -38,6 +42,7 @@ where
     let Args {
         config,
         log,
+        trace,
         die_with_parent,
     } = args;
     if let Some(parent) = die_with_parent {
@@ -49,6 +54,7 @@ where
         .build()
         .context("start the runtime")?;
     runtime.block_on(async {
+        trace::init(&trace)?;
         let stop = CancellationToken::new();
         let mut serving = pin!(service(config, stop.clone()));
         // A service that ends by itself decides how; a signal only asks it to.

@@ -146,6 +146,7 @@ impl Attachment<'_> {
             config,
             netns,
         } = self;
+        let telling = call.tell.begin("make pair");
         let mut host = Netlink::open().map_err(|error| CniError::internal(text(&error)))?;
         let bridge = host::ensure_bridge(&mut host, config)?;
         let pair = veth::Pair {
@@ -159,6 +160,7 @@ impl Attachment<'_> {
         let worked = self
             .prepare(&mut host, inside, &port)
             .and_then(|container| {
+                telling.end(None);
                 work(Pair {
                     attachment: self,
                     host: &mut host,
@@ -250,6 +252,7 @@ impl Pair<'_> {
             container,
         } = self;
         let Attachment { call, config, .. } = attachment;
+        let telling = call.tell.begin("configure");
         complete(config, &mut result);
         if config.container_interface_up {
             attachment.configure_container(inside, &container, &result)?;
@@ -278,6 +281,7 @@ impl Pair<'_> {
         if !config.dns.is_empty() {
             result.dns = config.dns.clone();
         }
+        telling.end(None);
         Ok(result)
     }
 }

@@ -21,7 +21,7 @@ mod store;
 use std::{
     cmp::Reverse,
     collections::BTreeSet,
-    fmt::Write as _,
+    fmt::{self, Write as _},
     io::{self, Write as _},
     path::Path,
 };
@@ -59,7 +59,8 @@ impl Plugin for HostLocal {
         let dns = dns.map_err(CniError::internal)?;
         let store = Store::open(&config.dir(), config.options).map_err(CniError::internal)?;
         let owner = Owner::new(&call.container_id, &call.ifname);
-        let mut locked = store.lock(Some(&owner)).map_err(lock_error)?;
+        let mut locked = lock(call, &store, &owner)?;
+        let mut telling = call.tell.begin("allocate");
         let ips = allocate::allocate(&mut locked, &config, &call.container_id, &owner);
         let ips = ips.map_err(|refusal| match refusal {
             Refusal::Exhausted(error) => {
@@ -67,8 +68,11 @@ impl Plugin for HostLocal {
                 CniError::internal(error)
             }
             Refusal::Other(error) => CniError::internal(error),
-        })?;
+        });
         drop(locked);
+        telling.ips(ips.iter().flatten().map(|ip| ip.address.addr()));
+        telling.end(ips.as_ref().err().map(|error| error as &dyn fmt::Display));
+        let ips = ips?;
         Ok(CniResult {
             version: call.version,
             interfaces: Vec::new(),
@@ -84,7 +88,8 @@ impl Plugin for HostLocal {
         let config = Config::parse(&call.stdin, &call.args)?;
         let store = Store::open(&config.dir(), config.options).map_err(CniError::internal)?;
         let owner = Owner::new(&call.container_id, &call.ifname);
-        let mut locked = store.lock(Some(&owner)).map_err(lock_error)?;
+        let mut locked = lock(call, &store, &owner)?;
+        let telling = call.tell.begin("release");
         let mut release = || -> io::Result<()> {
             if !locked.holds(Match::Exact) {
                 // That there is none, and that an old one counts, is said by the directory alone.
@@ -99,7 +104,14 @@ impl Plugin for HostLocal {
             }
             Ok(())
         };
-        release().map_err(CniError::internal)
+        let released = release().map_err(CniError::internal);
+        telling.end(
+            released
+                .as_ref()
+                .err()
+                .map(|error| error as &dyn fmt::Display),
+        );
+        released
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
@@ -180,6 +192,19 @@ fn unwritable(dir: &Path) -> Option<String> {
     // Where there is no limit, there is no number either.
     (space.f_files > 0 && space.f_ffree == 0)
         .then(|| "is on a file system without a free inode".to_owned())
+}
+
+/// The wait for the directory's lock is a step of its own: all pods of a network queue there.
+fn lock<'a>(call: &Call, store: &'a Store, owner: &'a Owner) -> Result<Locked<'a>, CniError> {
+    let telling = call.tell.begin("lock");
+    let locked = store.lock(Some(owner)).map_err(lock_error);
+    telling.end(
+        locked
+            .as_ref()
+            .err()
+            .map(|error| error as &dyn fmt::Display),
+    );
+    locked
 }
 
 fn lock_error(error: LockError) -> CniError {

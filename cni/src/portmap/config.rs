@@ -277,6 +277,7 @@ fn addresses(call: &Call, previous: &CniResult) -> Vec<IpNet> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::Teller;
     use crate::types::Version;
     use serde_json::{Value, json};
 
@@ -291,6 +292,7 @@ mod tests {
             path: Vec::new(),
             stdin: config.to_string().into_bytes(),
             version: Version::V1_0_0,
+            tell: Teller::default(),
         };
         Config::parse(&call).map_err(|error| error.msg)
     }

@@ -226,6 +226,7 @@ fn parse(text: &[u8]) -> Result<CachedAttachment, String> {
             ifname: entry.if_name,
             args: entry.cni_args.unwrap_or_default(),
             capability_args: entry.capability_args.unwrap_or_default(),
+            trace: None,
         },
         config: config.map_err(|error| format!("config: {error}"))?,
         result: entry.result,

@@ -20,7 +20,7 @@ use rustix::{
 
 use super::PluginError;
 use crate::{
-    sys,
+    sys, trace,
     types::{CniError, json},
 };
 
@@ -67,7 +67,7 @@ pub fn execute(
     env: &[(&'static str, OsString)],
     timeout: Option<Duration>,
 ) -> Result<Output, PluginError> {
-    Running::start(program, stdin, env, timeout)?.finish()
+    Running::start(program, stdin, env, timeout)?.finish(&mut Vec::new())
 }
 
 /// A plugin that runs. It is killed when the thread that started it ends, and must be [finished](Self::finish) by it.
@@ -128,11 +128,11 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for its end. The lines in which a plugin of ours tells of its steps are put into `steps`.
     ///
     /// # Errors
     /// [`PluginError`].
-    pub(crate) fn finish(self) -> Result<Output, PluginError> {
+    pub(crate) fn finish(self, steps: &mut Vec<u8>) -> Result<Output, PluginError> {
         let Self {
             program,
             mut child,
@@ -149,7 +149,10 @@ impl<'a> Running<'a> {
             kill(&child, timeout);
         }
         let status = child.wait().map_err(failed)?;
-        let Conversation { stdout, stderr, .. } = talk;
+        let Conversation {
+            stdout, mut stderr, ..
+        } = talk;
+        *steps = trace::split(&mut stderr);
         match ended.map_err(failed)? {
             Ended::TimedOut => Err(PluginError::TimedOut {
                 path: program,

@@ -23,6 +23,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     netns,
+    trace::{Begun, Trace},
     types::{CniResult, NetworkConfigList, Version, validate},
 };
 pub use cache::CachedAttachment;
@@ -84,6 +85,8 @@ pub struct Attachment {
     pub args: Vec<(String, String)>,
     /// Capability arguments; each plugin is given those that its `capabilities` ask for.
     pub capability_args: Map<String, Value>,
+    /// What the operations on it are part of, if anybody wants to know.
+    pub trace: Option<Trace>,
 }
 
 impl Attachment {
@@ -100,6 +103,7 @@ impl Attachment {
             ifname: ifname.into(),
             args: Vec::new(),
             capability_args: Map::new(),
+            trace: None,
         }
     }
 }
@@ -391,10 +395,30 @@ impl Runtime {
     ) -> Result<Vec<u8>, RuntimeError> {
         let program = find_plugin(step.program, &self.bin_dirs)
             .map_err(|error| step.failed(action, error))?;
-        let env = environment(command, attachment, &self.bin_dirs);
+        let mut env = environment(command, attachment, &self.bin_dirs);
         let stdin = crate::types::json::compact(&config);
-        let output = self.execute(step.program, command, &program, stdin.as_bytes(), &env)?;
-        let output = output.map_err(|error| step.failed(action, error))?;
+        let trace = attachment.and_then(|attachment| attachment.trace.as_ref());
+        let begun =
+            trace.map(|trace| trace.begin(format!("{command} {}", step.program), step.program));
+        env.extend(begun.iter().flat_map(Begun::environment));
+        let mut steps = Vec::new();
+        let output = self.execute(
+            step.program,
+            command,
+            &program,
+            stdin.as_bytes(),
+            &env,
+            &mut steps,
+        );
+        if let (Some(trace), Some(begun)) = (trace, begun) {
+            let error = match &output {
+                Ok(Ok(_)) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(error) => Some(error.message()),
+            };
+            trace.end(begun, &steps, error);
+        }
+        let output = output?.map_err(|error| step.failed(action, error))?;
         Ok(output.stdout)
     }
 
@@ -406,8 +430,9 @@ impl Runtime {
         program: &Path,
         stdin: &[u8],
         env: &[(&'static str, OsString)],
+        steps: &mut Vec<u8>,
     ) -> Result<Result<Output, PluginError>, RuntimeError> {
-        let execute = || execute(program, stdin, env, Some(self.timeout));
+        let mut execute = || Running::start(program, stdin, env, Some(self.timeout))?.finish(steps);
         let began = Instant::now();
         let output = match &self.node_netns {
             Some(path) => netns::in_netns(path, execute)?,

@@ -62,7 +62,14 @@ impl Runtime {
         ]
         .map(|(key, value)| (key, OsString::from(value)));
         let stdin = format!("{{\"cniVersion\":\"{}\"}}", Version::LATEST);
-        match self.execute(plugin, "VERSION", &program, stdin.as_bytes(), &env)? {
+        match self.execute(
+            plugin,
+            "VERSION",
+            &program,
+            stdin.as_bytes(),
+            &env,
+            &mut Vec::new(),
+        )? {
             Ok(output) => parse(&output.stdout).map_err(failed),
             Err(PluginError::Refused { error, .. })
                 if error.to_string() == "unknown CNI_COMMAND: VERSION" =>

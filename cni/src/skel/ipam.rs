@@ -1,10 +1,11 @@
 //! Passing work on to the IPAM plugin.
 
-use std::{ffi::OsString, io::Write as _};
+use std::{ffi::OsString, fmt, io::Write as _, iter};
 
 use super::Call;
 use crate::{
-    runtime::{Output, PluginError, Running, execute, find_plugin},
+    runtime::{PluginError, Running, find_plugin},
+    trace::Telling,
     types::{CniError, CniResult},
 };
 
@@ -39,11 +40,11 @@ impl<'a> Ipam<'a> {
         attach: impl FnOnce(&mut Addresses<'a>) -> Result<CniResult, CniError>,
     ) -> Result<CniResult, CniError> {
         let program = find_plugin(self.program, &self.call.path).map_err(refused)?;
-        let env = [("CNI_COMMAND", OsString::from("ADD"))];
+        let (telling, env) = self.begin("ADD");
         let running = Running::start(&program, &self.call.stdin, &env, None);
         let mut addresses = Addresses {
             ipam: self,
-            running: Some(running.map_err(refused)?),
+            running: Some((running.map_err(refused)?, telling)),
             are_given: false,
         };
         attach(&mut addresses).map_err(|error| addresses.give_back(error))
@@ -67,8 +68,17 @@ impl<'a> Ipam<'a> {
 
     fn run(self, command: &'static str) -> Result<Vec<u8>, CniError> {
         let program = find_plugin(self.program, &self.call.path).map_err(refused)?;
-        let env = [("CNI_COMMAND", OsString::from(command))];
-        answer(execute(&program, &self.call.stdin, &env, None))
+        let (telling, env) = self.begin(command);
+        let running = Running::start(&program, &self.call.stdin, &env, None);
+        answer(running.map_err(refused)?, telling)
+    }
+
+    /// What the plugin finds in its environment besides what this one found.
+    fn begin(self, command: &'static str) -> (Telling, Vec<(&'static str, OsString)>) {
+        let telling = self.call.tell.begin(&format!("{command} {}", self.program));
+        let env = iter::once(("CNI_COMMAND", command.into())).chain(telling.environment());
+        let env = env.collect();
+        (telling, env)
     }
 }
 
@@ -76,7 +86,7 @@ impl<'a> Ipam<'a> {
 #[derive(Debug)]
 pub struct Addresses<'a> {
     ipam: Ipam<'a>,
-    running: Option<Running<'a>>,
+    running: Option<(Running<'a>, Telling)>,
     are_given: bool,
 }
 
@@ -87,9 +97,9 @@ impl Addresses<'_> {
     /// The IPAM plugin's own error; code 999 if it had none, or gave no address.
     pub fn wait(&mut self) -> Result<CniResult, CniError> {
         let running = self.running.take();
-        let running =
+        let (running, telling) =
             running.ok_or_else(|| CniError::internal("the IPAM plugin has been asked already"))?;
-        let output = answer(running.finish())?;
+        let output = answer(running, telling)?;
         // It has succeeded as far as it knows, so whatever it gave must be given back.
         self.are_given = true;
         let version = self.ipam.call.version.as_str();
@@ -121,7 +131,13 @@ impl Addresses<'_> {
     }
 }
 
-fn answer(ran: Result<Output, PluginError>) -> Result<Vec<u8>, CniError> {
+/// What the plugin prints. What it tells on standard error is passed on.
+fn answer(running: Running<'_>, telling: Telling) -> Result<Vec<u8>, CniError> {
+    let mut steps = Vec::new();
+    let ran = running.finish(&mut steps);
+    _ = std::io::stderr().write_all(&steps);
+    let failed = ran.as_ref().err().map(|error| error as &dyn fmt::Display);
+    telling.end(failed);
     let output = ran.map_err(refused)?;
     _ = std::io::stderr().write_all(&output.stderr);
     Ok(output.stdout)

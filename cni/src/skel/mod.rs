@@ -19,6 +19,7 @@ pub use ipam::{Addresses, Ipam};
 
 use crate::{
     netns,
+    trace::Teller,
     types::{
         CniError, CniResult, ResultError, Version, code,
         go_json::{self, Kind, Struct},
@@ -43,6 +44,8 @@ pub struct Call {
     pub stdin: Vec<u8>,
     /// The configuration's `cniVersion`, checked.
     pub version: Version,
+    /// To whom it may tell its steps.
+    pub tell: Teller,
 }
 
 /// A plugin's work. Nothing may be printed on standard output, and nothing be read from the environment.
@@ -190,6 +193,7 @@ pub fn answer(
         call: mut call_env,
     } = environment;
     call_env.stdin = config;
+    call_env.tell = Teller::new(plugin.name(), env);
     match command.as_str() {
         "ADD" => {
             call_env.version = exact(&config_version(&call_env.stdin)?)?;
@@ -293,6 +297,7 @@ impl Environment {
             path: std::env::split_paths(&env("CNI_PATH").unwrap_or_default()).collect(),
             stdin: Vec::new(),
             version: Version::default(),
+            tell: Teller::default(),
         };
         Ok(Self { command, call })
     }

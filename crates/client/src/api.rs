@@ -24,6 +24,7 @@ use crate::{
     Blocks, PatchFaults,
     endpoint::{self, Endpoint, EndpointError},
     faults::Fault,
+    trace,
 };
 
 /// A client of one server. Cheap to clone; all clones share a connection.
@@ -77,6 +78,11 @@ impl Client {
     pub fn with_patch_faults(mut self, faults: Option<PatchFaults>) -> Self {
         self.calls.faults = faults;
         self
+    }
+
+    /// The channel to the server, for a service that has generated code.
+    pub fn channel(&self) -> Channel {
+        self.calls.channel.clone()
     }
 
     /// The records of node blocks.
@@ -399,6 +405,7 @@ impl Calls {
         if let Some(fence) = &self.fence {
             request.metadata_mut().insert(METADATA, fence.clone());
         }
+        trace::inject(request.metadata_mut());
         request
     }
 

@@ -1,9 +1,17 @@
 //! Where a server is, and the one place where a channel to it is built.
 
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity, Uri};
 
 /// How long a connection attempt may take. A call waits for it and then fails as unavailable.
@@ -11,7 +19,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An idle connection is probed so often, so that a watch over a dead link ends instead of hanging.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// The address of a gRPC server: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
+/// The address of a gRPC server: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `unix:PATH`, or `file:PATH` of a file in which one of these but
+/// `https` will be when there is a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     target: Target,
@@ -22,6 +31,7 @@ pub struct Endpoint {
 enum Target {
     Uri(Uri),
     Unix(PathBuf),
+    File(PathBuf),
 }
 
 /// What a client trusts and who it is, in PEM. Never printed.
@@ -74,6 +84,10 @@ impl FromStr for Endpoint {
         {
             Some("") => return Err(refused()),
             Some(path) => Target::Unix(path.into()),
+            None if let Some(path) = text.strip_prefix("file:") => match path {
+                "" => return Err(refused()),
+                path => Target::File(path.into()),
+            },
             None => {
                 let uri = if text.contains("://") {
                     text.to_owned()
@@ -97,6 +111,7 @@ impl fmt::Display for Endpoint {
         match &self.target {
             Target::Uri(uri) => f.write_str(uri.to_string().trim_end_matches('/')),
             Target::Unix(path) => write!(f, "unix:{}", path.display()),
+            Target::File(path) => write!(f, "file:{}", path.display()),
         }
     }
 }
@@ -116,7 +131,7 @@ pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
     let uri = match &endpoint.target {
         Target::Uri(uri) => uri.clone(),
         // A unix socket has no authority; requests still need one, and this is what peers expect.
-        Target::Unix(_) => Uri::from_static("http://localhost"),
+        Target::Unix(_) | Target::File(_) => Uri::from_static("http://localhost"),
     };
     let mut builder = Channel::builder(uri)
         .connect_timeout(CONNECT_TIMEOUT)
@@ -141,7 +156,40 @@ pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
                 async move { UnixStream::connect(path).await.map(TokioIo::new) }
             }))
         }
+        Target::File(path) => {
+            let path = path.clone();
+            builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+                let path = path.clone();
+                async move { connect_as_written(&path).await.map(TokioIo::new) }
+            }))
+        }
     })
+}
+
+/// A connection of either kind.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Connects to the address that is in a file at this moment.
+async fn connect_as_written(file: &Path) -> io::Result<Box<dyn Stream>> {
+    let text = tokio::fs::read_to_string(file).await?;
+    let endpoint = text.trim().parse::<Endpoint>().map_err(io::Error::other)?;
+    match endpoint.target {
+        Target::Uri(uri) if uri.scheme_str() == Some("http") => {
+            let authority = uri.authority().map_or("", |authority| authority.as_str());
+            let stream = TcpStream::connect(authority).await?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream))
+        }
+        Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        Target::Uri(_) | Target::File(_) => {
+            let why = format!(
+                "{} has no address to connect to: {endpoint}",
+                file.display()
+            );
+            Err(io::Error::other(why))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +204,7 @@ mod tests {
             ("https://[::1]:7080/", "https://[::1]:7080"),
             ("unix:/run/cri.sock", "unix:/run/cri.sock"),
             ("unix:///run/cri.sock", "unix:/run/cri.sock"),
+            ("file:/run/apiserver.address", "file:/run/apiserver.address"),
         ] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), want);
         }
@@ -169,6 +218,7 @@ mod tests {
             "ftp://a:1",
             "http://a:1/path",
             "unix:",
+            "file:",
             "a b:1",
         ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text}");

@@ -18,6 +18,7 @@ pub mod leader;
 pub mod queue;
 mod queue_metrics;
 pub mod reflector;
+mod trace;
 
 pub use api::{Api, Binding, Client, DeleteParams, ListParams, ObjectList, WatchEvent};
 pub use blocks::{BlockList, Blocks};
@@ -33,3 +34,4 @@ pub use podplane_proto::{
 pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use queue_metrics::QueueMetrics;
 pub use reflector::{Cache, Change, Changes, Told, reflector};
+pub use trace::{Traced, traced};

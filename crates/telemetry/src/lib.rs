@@ -9,6 +9,7 @@ pub mod process;
 pub mod server;
 pub mod shutdown;
 pub mod tasks;
+pub mod trace;
 
 mod health;
 mod probes;

@@ -12,6 +12,7 @@ use std::{
 
 use axum::{Router, http::HeaderMap, response::IntoResponse};
 use futures::future::{BoxFuture, join_all};
+use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tonic::{
@@ -20,6 +21,7 @@ use tonic::{
     codegen::{Service, http},
     server::NamedService,
     service::{Routes, RoutesBuilder},
+    transport::Channel,
 };
 
 use crate::{
@@ -28,6 +30,7 @@ use crate::{
     probes::{self, Checks},
     reflection::reflection,
     server::Listener,
+    trace::{self, Outlet},
     usage,
 };
 
@@ -41,6 +44,7 @@ pub struct Process {
     conditions: Vec<(&'static str, BoxFuture<'static, ()>)>,
     registry: Registry,
     http: Option<Router>,
+    outlets: Vec<Outlet>,
 }
 
 /// The services of one socket.
@@ -91,6 +95,7 @@ impl Process {
             conditions: Vec::new(),
             registry,
             http: None,
+            outlets: Vec::new(),
         }
     }
 
@@ -125,6 +130,24 @@ impl Process {
         self.http = Some(routes);
     }
 
+    /// Records steps of pods' journeys as this service's, for the API server at the other end of a channel if there is one, and for the collector if
+    /// [`trace::init`] has been told of one.
+    pub fn trace(&mut self, service: &'static str, server: Option<Channel>) {
+        let to_server = server.map(|channel| Outlet::to_server(service, channel));
+        self.outlets.extend(to_server);
+        self.outlets.extend(Outlet::to_collector(service));
+    }
+
+    /// The same for the API server itself, which keeps them.
+    pub fn trace_to(
+        &mut self,
+        service: &'static str,
+        keep: impl Fn(Vec<ResourceSpans>) + Send + Sync + 'static,
+    ) {
+        self.outlets.push(Outlet::to_memory(service, keep));
+        self.outlets.extend(Outlet::to_collector(service));
+    }
+
     /// Begins to serve, until the tasks are stopped. Health is NOT_SERVING until the process is ready, and when it ends.
     pub async fn start(self, tasks: &mut Tasks) {
         let Self {
@@ -133,10 +156,17 @@ impl Process {
             sockets,
             http_sockets,
             conditions,
-            registry,
+            mut registry,
             http,
+            outlets,
         } = self;
         let stop = tasks.stop();
+        if !outlets.is_empty() {
+            trace::register(&mut registry);
+        }
+        for outlet in outlets {
+            tasks.spawn("spans", outlet.run(stop.clone()));
+        }
         let add_reflection = reflection(names.clone(), descriptors);
         let statuses = Statuses::new(names).await;
         let health = Health::new(&statuses);

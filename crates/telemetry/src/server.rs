@@ -15,6 +15,9 @@ use tonic::{
     service::Routes,
     transport::{Server, server::TcpIncoming},
 };
+use tower::layer::layer_fn;
+
+use crate::trace::Adopt;
 
 /// Where to listen: `HOST:PORT` with a numeric host, port 0 for any free one, or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,7 +179,10 @@ impl Listener {
         routes: Routes,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
-        let server = Server::builder().accept_http1(true).add_routes(routes);
+        let server = Server::builder()
+            .accept_http1(true)
+            .layer(layer_fn(Adopt))
+            .add_routes(routes);
         tracing::info!(address = %self.address, "serving");
         let stop = stop.cancelled_owned();
         match self.socket {

@@ -11,10 +11,12 @@ pub mod record;
 pub mod sandboxes;
 pub mod service;
 pub mod template;
+mod trace;
 
 use futures::future::BoxFuture;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use podplane_client::endpoint::{self, Endpoint, EndpointError};
 use podplane_cni::types::ConfigError;
 use podplane_proto::{
     DESCRIPTORS,
@@ -64,6 +66,10 @@ pub struct Config {
     /// The directory of nodes: each has net.d, networks, results, sandboxes and its socket cri.sock in NAME/
     #[arg(long, value_name = "DIR", env = "PODPLANE_NODES_DIR")]
     pub nodes_dir: PathBuf,
+
+    /// The API server, which is told of the steps of pods' journeys and of nothing else [default: nobody is]
+    #[arg(long, value_name = "ADDR", env = "PODPLANE_SERVER")]
+    pub server: Option<Endpoint>,
 
     /// Whether pods get devices: kernel executes all plugins, ledger the IPAM plugin alone
     #[arg(long, value_enum, default_value = "kernel", env = "PODPLANE_NETWORK")]
@@ -144,6 +150,9 @@ pub enum RunError {
         /// Why.
         source: SandboxError,
     },
+    /// The API server's address cannot be used.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// A thread that reads a node died.
     #[error("open the nodes")]
     Panicked(#[from] task::JoinError),
@@ -208,6 +217,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let counted = Box::new(Counted(nodes.clone()));
     process.registry().register_collector(counted);
     let mut tasks = Tasks::new(stop);
+    let server = config.server.as_ref().map(endpoint::channel).transpose()?;
+    process.trace("cri", server);
     process.start(&mut tasks).await;
     tasks.spawn(
         "garbage collection",

@@ -11,16 +11,22 @@ use podplane_cni::{
     netlink::{Netlink, NetlinkError},
     netns::{self, NetnsError},
     sysctl,
+    trace::{Trace, Traceparent},
     types::{ConfigError, NetworkConfigList},
 };
+
+use podplane_telemetry::trace::attribute;
 
 use super::bridges::Bridge;
 use super::metrics::Metrics;
 use super::record::{Metadata, Plugins, PodNetwork, SandboxId};
+use super::trace::{self, Part};
 use crate::NodeName;
 
 /// Name of the pod's interface, as every runtime has it.
 pub const IFNAME: &str = "eth0";
+const ADD: (Part, &str) = (Part::Creation, "CNI ADD");
+const DEL: (Part, &str) = (Part::Deletion, "CNI DEL");
 const LOOPBACK_IFNAME: &str = "lo";
 /// Runtimes attach the loopback interface as a network of its own.
 const LOOPBACK: &str =
@@ -92,6 +98,47 @@ impl Network {
         })
     }
 
+    pub(super) fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    /// Executes the plugins of a list, as a step of the pod's journey.
+    fn executed<T>(
+        &self,
+        step: (Part, &str),
+        metadata: &Metadata,
+        list: &NetworkConfigList,
+        attachment: &Attachment,
+        execute: fn(&Runtime, &NetworkConfigList, &Attachment) -> Result<T, RuntimeError>,
+    ) -> Result<T, RuntimeError> {
+        let mut span = trace::begin(&metadata.uid, step, &self.node);
+        let trace = span
+            .ids()
+            .map(|(trace, step)| Trace::new(Traceparent { trace, step }));
+        let traced = Attachment {
+            trace: trace.clone(),
+            ..attachment.clone()
+        };
+        span.set(attribute::NETWORK, list.name.clone());
+        let executed = execute(&self.runtime, list, &traced);
+        for step in trace.iter().flat_map(Trace::take) {
+            trace::tell(&span, step, &self.node);
+        }
+        if let Err(error) = &executed {
+            span.fail(error.message());
+        }
+        span.end();
+        executed
+    }
+
+    fn make_namespace(&self, metadata: &Metadata, netns: &Path) -> Result<(), NetnsError> {
+        let step = (Part::Creation, "network namespace");
+        let span = trace::begin(&metadata.uid, step, &self.node);
+        netns::create_with(netns, prepare)?;
+        span.end();
+        Ok(())
+    }
+
     /// Plans the network of a sandbox, so that it can be recorded before anything is made.
     pub fn plan(&self, id: &SandboxId, list: &NetworkConfigList) -> PodNetwork {
         PodNetwork {
@@ -127,16 +174,19 @@ impl Network {
         list: &NetworkConfigList,
     ) -> Result<Vec<IpAddr>, AttachError> {
         let attachment = attachment(id, metadata, IFNAME, Some(network.netns.clone()));
+        let add = |list, attachment: &Attachment| {
+            self.executed(ADD, metadata, list, attachment, Runtime::add)
+        };
         let added = match network.plugins {
-            Plugins::Ipam => self.runtime.ipam_add(list, &attachment),
+            Plugins::Ipam => self.executed(ADD, metadata, list, &attachment, Runtime::ipam_add),
             Plugins::Chain => {
-                netns::create_with(&network.netns, prepare)?;
+                self.make_namespace(metadata, &network.netns)?;
                 let loopback = Attachment {
                     ifname: LOOPBACK_IFNAME.to_owned(),
                     ..attachment.clone()
                 };
-                let loopback = self.runtime.add(&self.loopback, &loopback);
-                loopback.and_then(|_| self.runtime.add(list, &attachment))
+                let loopback = add(&self.loopback, &loopback);
+                loopback.and_then(|_| add(list, &attachment))
             }
         };
         let ips = pod_ips(&added.map_err(AttachError::Plugin)?);
@@ -171,18 +221,23 @@ impl Network {
         // A plugin that is given a file that is no namespace any more would fail; without one it frees the address.
         let netns = Some(network.netns.clone()).filter(|path| netns::is_netns(path));
         let attachment = attachment(id, metadata, IFNAME, netns);
+        let del = |list, attachment: &Attachment| {
+            self.executed(DEL, metadata, list, attachment, Runtime::del)
+        };
         let deleted = match network.plugins {
             Plugins::Chain if self.plugins == Plugins::Chain => {
                 let loopback = Attachment {
                     ifname: LOOPBACK_IFNAME.to_owned(),
                     ..attachment.clone()
                 };
-                let deleted = self.runtime.del(&list, &attachment);
-                deleted.and(self.runtime.del(&self.loopback, &loopback))
+                let deleted = del(&list, &attachment);
+                deleted.and(del(&self.loopback, &loopback))
             }
             // Also what a server in the other mode made: here the node has no namespace to run a chain in, and the chain's
             // devices went with it.
-            Plugins::Chain | Plugins::Ipam => self.runtime.ipam_del(&list, &attachment),
+            Plugins::Chain | Plugins::Ipam => {
+                self.executed(DEL, metadata, &list, &attachment, Runtime::ipam_del)
+            }
         };
         let removed = match network.plugins {
             Plugins::Chain => netns::remove(&network.netns),

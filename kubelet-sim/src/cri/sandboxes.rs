@@ -19,7 +19,7 @@ use super::{
     record::{Metadata, Record, Records, SandboxId, State},
     template::Template,
 };
-use crate::{NodeDir, PodCidrs, node_dir::write_atomically};
+use crate::{NodeDir, NodeName, PodCidrs, node_dir::write_atomically};
 
 /// Threads that put sandboxes right when a server starts.
 const RECOVERY_THREADS: usize = 8;
@@ -313,6 +313,11 @@ impl Sandboxes {
         let table = self.lock();
         let entry = find(&table, id).ok_or_else(|| SandboxError::NotFound(id.to_owned()))?;
         Ok(entry.record.clone())
+    }
+
+    /// The node whose they are.
+    pub(super) fn node(&self) -> &NodeName {
+        self.network.node()
     }
 
     /// All sandboxes, by id.

@@ -3,12 +3,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use podplane_proto::cri::{self, runtime_service_server::RuntimeService};
+use podplane_telemetry::trace::Span;
 use tokio::{sync::Semaphore, task};
 use tonic::{Code, Request, Response, Status};
 
 use super::{
     record::{Metadata, Record, State},
     sandboxes::{NetworkMode, SandboxError, Sandboxes, Spec, chain},
+    trace::{self, Part},
 };
 use crate::{PodCidrs, pod_cidrs::PodCidrsError};
 
@@ -34,18 +36,46 @@ impl Runtime {
     /// Runs work on a thread of its own. It goes on if the caller goes away: a half-made sandbox is worse than one that nobody waits for.
     async fn run<T: Send + 'static>(
         &self,
+        mut step: Span,
         work: impl FnOnce(&Sandboxes) -> Result<T, SandboxError> + Send + 'static,
     ) -> Result<T, Status> {
+        let waiting = step.child("wait for a slot");
+        let waits = self.slots.available_permits() == 0;
         let slot = self.slots.clone().acquire_owned().await;
         let slot = slot.map_err(|_| Status::unavailable("the runtime is stopping"))?;
+        if waits {
+            waiting.end();
+        }
         let sandboxes = self.sandboxes.clone();
         let work = move || {
             let _slot = slot;
-            work(&sandboxes)
+            let entered = step.context().attach();
+            let done = work(&sandboxes);
+            drop(entered);
+            if let Err(error) = &done {
+                step.fail(chain(error));
+            }
+            step.end();
+            done
         };
         match task::spawn_blocking(work).await {
             Ok(done) => done.map_err(|error| status(&error)),
             Err(panic) => Err(Status::internal(panic.to_string())),
+        }
+    }
+}
+
+impl Runtime {
+    /// A call for a pod begins.
+    fn begin(&self, uid: &str, step: (Part, &str)) -> Span {
+        trace::begin(uid, step, self.sandboxes.node()).server()
+    }
+
+    /// A call about a sandbox begins, if there is one.
+    fn begin_of(&self, id: &str, name: &str) -> Span {
+        match self.sandboxes.get(id) {
+            Ok(record) => self.begin(&record.metadata.uid, (Part::Deletion, name)),
+            Err(_) => Span::of(None, ""),
         }
     }
 }
@@ -281,7 +311,8 @@ impl RuntimeService for Runtime {
                     chain(&error)
                 ))
             })?;
-            self.run(move |sandboxes| sandboxes.configure(&cidrs))
+            let of_no_pod = Span::of(None, "");
+            self.run(of_no_pod, move |sandboxes| sandboxes.configure(&cidrs))
                 .await?;
         }
         Ok(Response::new(cri::UpdateRuntimeConfigResponse {}))
@@ -292,7 +323,10 @@ impl RuntimeService for Runtime {
         request: Request<cri::RunPodSandboxRequest>,
     ) -> Result<Response<cri::RunPodSandboxResponse>, Status> {
         let spec = Spec::try_from(request.into_inner())?;
-        let id = self.run(move |sandboxes| sandboxes.run(&spec)).await?;
+        let step = self.begin(&spec.metadata.uid, (Part::Creation, "RunPodSandbox"));
+        let id = self
+            .run(step, move |sandboxes| sandboxes.run(&spec))
+            .await?;
         Ok(Response::new(cri::RunPodSandboxResponse {
             pod_sandbox_id: id.into(),
         }))
@@ -303,7 +337,8 @@ impl RuntimeService for Runtime {
         request: Request<cri::StopPodSandboxRequest>,
     ) -> Result<Response<cri::StopPodSandboxResponse>, Status> {
         let id = request.into_inner().pod_sandbox_id;
-        self.run(move |sandboxes| sandboxes.stop(&id)).await?;
+        let step = self.begin_of(&id, "StopPodSandbox");
+        self.run(step, move |sandboxes| sandboxes.stop(&id)).await?;
         Ok(Response::new(cri::StopPodSandboxResponse {}))
     }
 
@@ -312,7 +347,9 @@ impl RuntimeService for Runtime {
         request: Request<cri::RemovePodSandboxRequest>,
     ) -> Result<Response<cri::RemovePodSandboxResponse>, Status> {
         let id = request.into_inner().pod_sandbox_id;
-        self.run(move |sandboxes| sandboxes.remove(&id)).await?;
+        let step = self.begin_of(&id, "RemovePodSandbox");
+        self.run(step, move |sandboxes| sandboxes.remove(&id))
+            .await?;
         Ok(Response::new(cri::RemovePodSandboxResponse {}))
     }
 

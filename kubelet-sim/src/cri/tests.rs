@@ -60,6 +60,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let config = Config {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
+            server: None,
             nodes_dir: dir.path().join("nodes"),
             network: NetworkMode::Ledger,
             node_netns: None,

@@ -17,6 +17,7 @@ pub mod routes;
 pub mod runtime;
 pub mod service;
 pub mod status;
+mod trace;
 pub mod worker;
 
 use futures::future::BoxFuture;
@@ -207,6 +208,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     )));
     let mut process = Process::new(DESCRIPTORS);
     process.serve(listener, services);
+    process.trace("kubelet", Some(client.channel()));
     let metrics = metrics::Metrics::new(process.registry());
     process.ready_when("nodes", nodes_cache.synced());
     process.ready_when("pods", pods_cache.synced());

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use podplane_api::{Object as _, ObjectKey, core::Pod, jiff::Timestamp, pod_ips::is_host_network};
+use podplane_client::{Traced, traced};
 use podplane_proto::cri::{
     self, PodSandboxFilter, PodSandboxStateValue, runtime_service_client::RuntimeServiceClient,
 };
@@ -19,7 +20,7 @@ const NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
 /// The runtime of one node. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Runtime {
-    client: RuntimeServiceClient<Channel>,
+    client: RuntimeServiceClient<Traced>,
     metrics: Metrics,
 }
 
@@ -27,7 +28,7 @@ impl Runtime {
     /// A runtime at the other end of a channel, whose calls are counted.
     pub fn new(channel: Channel, metrics: Metrics) -> Self {
         Self {
-            client: RuntimeServiceClient::new(channel),
+            client: RuntimeServiceClient::new(traced(channel)),
             metrics,
         }
     }

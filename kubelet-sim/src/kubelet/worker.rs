@@ -19,6 +19,7 @@ use super::{
     plan::{Step, plan},
     runtime::rpc_error,
     status,
+    trace::Steps,
 };
 use crate::cri::sandboxes::chain;
 
@@ -114,8 +115,15 @@ impl Worker {
         pause
     }
 
-    /// Takes steps until there is nothing to do at once.
+    /// Takes steps until there is nothing to do at once, as steps of the pod's journey.
     async fn sync(&mut self, pod: Option<Arc<Pod>>) -> Result<Next, NodeError> {
+        let mut steps = Steps::new(self.node.name(), &self.uid, pod.as_deref());
+        let synced = self.take(&mut steps, pod).await;
+        steps.end(synced.as_ref().err().map(|error| chain(error)));
+        synced
+    }
+
+    async fn take(&mut self, steps: &mut Steps, pod: Option<Arc<Pod>>) -> Result<Next, NodeError> {
         loop {
             let listed = self.node.runtime.list_of(&self.uid).await;
             let sandboxes = listed.map_err(NodeError::runtime("list the pod's sandboxes"))?;
@@ -123,7 +131,7 @@ impl Worker {
                 (Step::Forget, _) => return Ok(Next::End),
                 (Step::Remove(ids), of) => {
                     self.running = None;
-                    self.remove(&ids).await?;
+                    self.remove(steps, &ids).await?;
                     if let Some(stopped) = of.as_deref().filter(|pod| has_ip(pod)) {
                         let message = "Stopped the pod's sandbox; its address is free";
                         let events = &self.node.events;
@@ -132,7 +140,7 @@ impl Worker {
                 }
                 (Step::Run, Some(running)) => {
                     self.running = None;
-                    if let Some(next) = self.start(running).await? {
+                    if let Some(next) = self.start(steps, running).await? {
                         return Ok(next);
                     }
                 }
@@ -144,7 +152,7 @@ impl Worker {
                     let Some(ready) = ready else { continue };
                     let host = &self.node.machine.ips;
                     let status = status::running(reported, &ready, host, Timestamp::now());
-                    self.write(reported, status).await?;
+                    self.write(steps, reported, status).await?;
                     if self.running.is_none() {
                         self.running = Some(self.node.metrics.running());
                         self.note_start(reported);
@@ -155,7 +163,7 @@ impl Worker {
                 }
                 (Step::Finish, Some(deleted)) => {
                     self.node.settled(&self.uid).await;
-                    self.finish(deleted).await?;
+                    self.finish(steps, deleted).await?;
                     return Ok(Next::Rest);
                 }
                 (Step::Rest, _) => {
@@ -168,9 +176,10 @@ impl Worker {
         }
     }
 
-    async fn remove(&self, ids: &[String]) -> Result<(), NodeError> {
+    async fn remove(&self, steps: &mut Steps, ids: &[String]) -> Result<(), NodeError> {
         for id in ids {
-            let removed = self.node.runtime.remove(id).await;
+            let span = steps.begin("remove sandbox").client();
+            let removed = span.around(self.node.runtime.remove(id), rpc_error).await;
             removed.map_err(NodeError::runtime("remove a sandbox"))?;
             tracing::debug!(
                 node = self.node.name(),
@@ -184,17 +193,31 @@ impl Worker {
     }
 
     /// Runs a sandbox for the pod, when its node has said that it has addresses in use.
-    async fn make(&self, pod: &Pod) -> Result<Result<String, Status>, NodeError> {
+    async fn make(
+        &self,
+        steps: &mut Steps,
+        pod: &Pod,
+    ) -> Result<Result<String, Status>, NodeError> {
         let _announced = if is_host_network(pod) {
             None
         } else {
-            Some(self.node.announce().await?)
+            let announcing = steps.begin("announce");
+            Some(
+                announcing
+                    .around(self.node.announce(), |e| chain(e))
+                    .await?,
+            )
         };
-        Ok(self.node.runtime.run(pod).await)
+        let span = steps.begin("RunPodSandbox").client();
+        Ok(span.around(self.node.runtime.run(pod), rpc_error).await)
     }
 
     /// Admits the pod and runs its sandbox; `None` to look at once.
-    async fn start(&mut self, pod: &Arc<Pod>) -> Result<Option<Next>, NodeError> {
+    async fn start(
+        &mut self,
+        steps: &mut Steps,
+        pod: &Arc<Pod>,
+    ) -> Result<Option<Next>, NodeError> {
         let network = self.network.borrow_and_update().clone();
         match network {
             _ if is_host_network(pod) => {}
@@ -204,22 +227,29 @@ impl Worker {
             NetworkState::Fault(fault) => {
                 let message = format!("network is not ready: {fault}");
                 self.tell_once(pod, "NetworkNotReady", message);
-                self.waiting(pod).await?;
+                self.waiting(steps, pod).await?;
                 return Ok(Some(Next::Rest));
             }
         }
         if has_ip(pod) {
             // Its sandbox is gone, and with it the address, which another pod may be given before this one is ready again. The change wakes us.
-            self.waiting(pod).await?;
+            self.waiting(steps, pod).await?;
             return Ok(Some(Next::Rest));
         }
+        let mut admission = steps.begin("admit");
         match self.node.admit(pod).await? {
-            Verdict::Admit => {}
-            Verdict::Wait => return Ok(Some(Next::Again(SOON))),
+            Verdict::Admit => admission.end(),
+            Verdict::Wait => {
+                admission.fail("no address is free; one is about to be");
+                admission.end();
+                return Ok(Some(Next::Again(SOON)));
+            }
             Verdict::Reject(rejection) => {
                 let status = status::rejected(pod, rejection, Timestamp::now());
                 let message = status.message.clone().unwrap_or_default();
-                self.write(pod, status).await?;
+                admission.fail(message.clone());
+                admission.end();
+                self.write(steps, pod, status).await?;
                 self.node.metrics.rejected(OUT_OF_POD_IPS);
                 let events = &self.node.events;
                 events.record(&**pod, EventType::Warning, OUT_OF_POD_IPS, "", message);
@@ -227,7 +257,7 @@ impl Worker {
                 return Ok(Some(Next::Rest));
             }
         }
-        match self.make(pod).await? {
+        match self.make(steps, pod).await? {
             Ok(id) => {
                 tracing::debug!(node = self.node.name(), pod = %pod.key(), sandbox = id, "sandbox is ready");
                 self.node.settled(&self.uid).await;
@@ -246,7 +276,7 @@ impl Worker {
                     message,
                 );
                 tracing::info!(node = self.node.name(), pod = %pod.key(), error, "sandbox not made; trying again");
-                self.waiting(pod).await?;
+                self.waiting(steps, pod).await?;
                 Ok(Some(Next::Again(self.back_off())))
             }
         }
@@ -279,22 +309,30 @@ impl Worker {
     }
 
     /// Reports that the pod is being created.
-    async fn waiting(&self, pod: &Arc<Pod>) -> Result<(), NodeError> {
+    async fn waiting(&self, steps: &mut Steps, pod: &Arc<Pod>) -> Result<(), NodeError> {
         let status = status::creating(pod, &self.node.machine.ips, Timestamp::now());
-        self.write(pod, status).await
+        self.write(steps, pod, status).await
     }
 
     /// Writes the pod's status if it is not so already.
-    async fn write(&self, pod: &Pod, status: PodStatus) -> Result<(), NodeError> {
+    async fn write(
+        &self,
+        steps: &mut Steps,
+        pod: &Pod,
+        status: PodStatus,
+    ) -> Result<(), NodeError> {
         if pod.status.as_ref() == Some(&status) {
             return Ok(());
         }
         let pods = self.node.client.namespaced::<Pod>(pod.namespace());
+        let phase = status.phase.as_deref().unwrap_or_default();
+        let span = steps.begin(format!("status {phase}")).client();
         let wanted = Pod {
             status: Some(status),
             ..pod.clone()
         };
-        match pods.update_status(&wanted).await {
+        let written = pods.update_status(&wanted);
+        match span.around(written, ToString::to_string).await {
             Ok(_) => Ok(()),
             // It is gone, and the change that says so will wake us.
             Err(error) if error.is_not_found() => Ok(()),
@@ -304,14 +342,16 @@ impl Worker {
     }
 
     /// Lets the API server forget a pod that has left this node; its address is free by now.
-    async fn finish(&self, pod: &Pod) -> Result<(), NodeError> {
+    async fn finish(&self, steps: &mut Steps, pod: &Pod) -> Result<(), NodeError> {
         let pods = self.node.client.namespaced::<Pod>(pod.namespace());
         let params = DeleteParams {
             grace_period_seconds: Some(0),
             uid: Some(pod.uid().into()),
             ..DeleteParams::default()
         };
-        match pods.delete(pod.name(), &params).await {
+        let span = steps.begin("delete").client();
+        let deleted = pods.delete(pod.name(), &params);
+        match span.around(deleted, ToString::to_string).await {
             // Gone, or another pod of that name: either way it is not there any more.
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
             Err(error) => Err(NodeError::api("delete the pod")(error)),

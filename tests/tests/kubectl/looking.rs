@@ -278,14 +278,17 @@ fn logs(kubectl: &Kubectl) {
     for text in [ip.as_str(), &node, "created"] {
         assert!(seen.stdout.contains(text), "{text}: {}", seen.stdout);
     }
-    let lines: Vec<_> = seen.stdout.lines().collect();
+    let lines = seen.stdout.lines();
+    let lines: Vec<_> = lines
+        .take_while(|line| !line.starts_with("trace "))
+        .collect();
     let times: Vec<_> = lines.iter().map(|line| words(line)[0]).collect();
     assert!(times.is_sorted(), "{}", seen.stdout);
 }
 
 fn logs_options(kubectl: &Kubectl) {
     kubectl.pod("web");
-    kubectl.until("logs web", |seen| seen.stdout.contains(" 10.244."));
+    kubectl.until("logs web", |seen| seen.stdout.contains("status Running"));
     let all = kubectl.run("logs web").ok();
     let last = kubectl.run("logs web --tail=1").ok();
     assert_eq!(Some(last.trim_end()), all.lines().last());
@@ -314,6 +317,9 @@ fn logs_follow(kubectl: &Kubectl) {
     kubectl.pod("web");
     let mut following = kubectl.start("logs -f web");
     following.until("the start", |seen| seen.contains("created"));
+    following.until("the waterfall", |seen| {
+        seen.contains("\ntrace ") && seen.contains("status Running")
+    });
     kubectl.run("delete pod web --wait=false").ok();
     let (code, text) = following.end();
     assert_eq!(code, Some(0), "{text}");

@@ -127,6 +127,7 @@ impl AttachmentArgs {
             ifname: self.ifname.clone(),
             args: self.args.0.clone(),
             capability_args: self.capability_args.clone(),
+            trace: None,
         })
     }
 }

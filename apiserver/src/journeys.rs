@@ -1,0 +1,311 @@
+//! The journeys of pods: the spans that processes hand over, in memory and bounded. A restart forgets them.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
+use podplane_telemetry::trace::{Journey, Seen, attribute, seen};
+use tokio::sync::watch;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Traces; the one that was heard of longest ago goes first.
+    pub(crate) traces: usize,
+    /// Spans of one trace. A pod that is tried for hours keeps its beginning and its end.
+    pub(crate) spans: usize,
+    /// Bytes of all, about.
+    pub(crate) bytes: usize,
+}
+
+impl Limits {
+    pub(crate) const DEFAULT: Self = Self {
+        traces: 4096,
+        spans: 256,
+        bytes: 16 << 20,
+    };
+}
+
+/// What is kept. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Journeys {
+    kept: Arc<Mutex<Kept>>,
+    /// How often something was taken in.
+    turns: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    limits: Limits,
+    traces: BTreeMap<u128, Trace>,
+    /// The traces by when they were last heard of.
+    order: BTreeMap<u64, u128>,
+    turn: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Trace {
+    turn: u64,
+    /// The first half of what may be kept.
+    first: Vec<Seen>,
+    /// The last half.
+    last: VecDeque<Seen>,
+    dropped: u64,
+    received: SystemTime,
+}
+
+/// A trace as it is kept at a moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) id: u128,
+    /// In the order of their beginnings.
+    pub(crate) spans: Vec<Seen>,
+    /// Spans that are not kept.
+    pub(crate) dropped: u64,
+    /// When the last one arrived.
+    pub(crate) received: SystemTime,
+}
+
+/// Whose journey a trace is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traveller {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+impl Journeys {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let kept = Kept {
+            limits,
+            traces: BTreeMap::new(),
+            order: BTreeMap::new(),
+            turn: 0,
+            bytes: 0,
+        };
+        Self {
+            kept: Arc::new(Mutex::new(kept)),
+            turns: watch::Sender::new(0),
+        }
+    }
+
+    /// Takes in what was exported; one that was taken in before is replaced.
+    pub(crate) fn take(&self, exported: Vec<ResourceSpans>) {
+        let mut kept = self.lock();
+        for (trace, span) in seen(exported) {
+            kept.take(trace, span);
+        }
+        drop(kept);
+        self.turns.send_modify(|turns| *turns += 1);
+    }
+
+    /// Changes whenever something was taken in.
+    pub(crate) fn turns(&self) -> watch::Receiver<u64> {
+        self.turns.subscribe()
+    }
+
+    /// What is kept of a journey.
+    pub(crate) fn get(&self, journey: Journey) -> Option<Told> {
+        let kept = self.lock();
+        let trace = kept.traces.get(&journey.trace())?;
+        let mut spans: Vec<_> = trace.first.iter().chain(&trace.last).cloned().collect();
+        spans.sort_by_key(|span| (span.start_unix_nano, span.id));
+        Some(Told {
+            id: journey.trace(),
+            spans,
+            dropped: trace.dropped,
+            received: trace.received,
+        })
+    }
+
+    /// The last pod of that name whose creation is kept.
+    pub(crate) fn last_of(&self, namespace: &str, name: &str) -> Option<Traveller> {
+        let kept = self.lock();
+        let roots = kept.traces.values().flat_map(|trace| trace.first.iter());
+        let of_name = roots.filter_map(|span| Some((span.start_unix_nano, traveller(span)?)));
+        let of_name = of_name
+            .filter(|(_, of)| (of.namespace.as_str(), of.name.as_str()) == (namespace, name));
+        let (_, last) = of_name.max_by_key(|(start, _)| *start)?;
+        Some(last)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // Whole between any two statements that could panic, so a panic elsewhere does not spoil it.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whose journey a root span begins.
+pub(crate) fn traveller(span: &Seen) -> Option<Traveller> {
+    if span.parent != 0 {
+        return None;
+    }
+    let value = |key| span.attribute(key).map(str::to_owned);
+    Some(Traveller {
+        namespace: value(attribute::NAMESPACE)?,
+        name: value(attribute::POD)?,
+        uid: value(attribute::UID)?,
+    })
+}
+
+impl Kept {
+    fn take(&mut self, id: u128, span: Seen) {
+        self.turn += 1;
+        let (turn, limits) = (self.turn, self.limits);
+        let trace = self.traces.entry(id).or_insert_with(|| Trace {
+            turn,
+            first: Vec::new(),
+            last: VecDeque::new(),
+            dropped: 0,
+            received: SystemTime::now(),
+        });
+        self.order.remove(&trace.turn);
+        self.order.insert(turn, id);
+        trace.turn = turn;
+        trace.received = SystemTime::now();
+        self.bytes += span.bytes();
+        self.bytes -= trace.keep(span, limits.spans);
+        while self.traces.len() > limits.traces || self.bytes > limits.bytes {
+            let Some((_, oldest)) = self.order.pop_first() else {
+                break;
+            };
+            if let Some(trace) = self.traces.remove(&oldest) {
+                let spans = trace.first.iter().chain(&trace.last);
+                self.bytes -= spans.map(Seen::bytes).sum::<usize>();
+            }
+        }
+    }
+}
+
+impl Trace {
+    /// Keeps a span; returns the bytes of what is kept no longer.
+    fn keep(&mut self, span: Seen, limit: usize) -> usize {
+        let mut known = self.first.iter_mut().chain(&mut self.last);
+        if let Some(known) = known.find(|known| known.id == span.id) {
+            return std::mem::replace(known, span).bytes();
+        }
+        if self.first.len() < limit / 2 {
+            self.first.push(span);
+            return 0;
+        }
+        self.last.push_back(span);
+        if self.first.len() + self.last.len() <= limit {
+            return 0;
+        }
+        self.dropped += 1;
+        self.last.pop_front().map_or(0, |oldest| oldest.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_proto::tonic::{
+        common::v1::{AnyValue, KeyValue, any_value::Value},
+        trace::v1::{ScopeSpans, Span},
+    };
+
+    use super::*;
+
+    fn uid(n: u8) -> String {
+        format!("00000000-0000-4000-8000-0000000000{n:02x}")
+    }
+
+    fn journey(n: u8) -> Journey {
+        Journey::creation(&uid(n)).unwrap()
+    }
+
+    fn span(n: u8, id: u64) -> Span {
+        Span {
+            trace_id: journey(n).trace().to_be_bytes().into(),
+            span_id: id.to_be_bytes().into(),
+            parent_span_id: vec![9; 8],
+            name: format!("step {id}"),
+            start_time_unix_nano: id,
+            ..Span::default()
+        }
+    }
+
+    /// The root of pod `n`, which is called `web`.
+    fn root(n: u8) -> Span {
+        let pair = |key: &str, value: &str| KeyValue {
+            key: key.into(),
+            value: Some(AnyValue {
+                value: Some(Value::StringValue(value.into())),
+            }),
+            ..KeyValue::default()
+        };
+        Span {
+            parent_span_id: Vec::new(),
+            start_time_unix_nano: n.into(),
+            attributes: vec![
+                pair(attribute::NAMESPACE, "default"),
+                pair(attribute::POD, "web"),
+                pair(attribute::UID, &uid(n)),
+            ],
+            ..span(n, 1)
+        }
+    }
+
+    fn exported(spans: Vec<Span>) -> Vec<ResourceSpans> {
+        vec![ResourceSpans {
+            scope_spans: vec![ScopeSpans {
+                spans,
+                ..ScopeSpans::default()
+            }],
+            ..ResourceSpans::default()
+        }]
+    }
+
+    #[test]
+    fn the_trace_that_was_heard_of_longest_ago_goes_first() {
+        let journeys = Journeys::new(Limits {
+            traces: 2,
+            ..Limits::DEFAULT
+        });
+        journeys.take(exported(vec![root(1), root(2), span(1, 5), root(3)]));
+        assert!(journeys.get(journey(2)).is_none());
+        let told = journeys.get(journey(1)).unwrap();
+        let names: Vec<_> = told.spans.iter().map(|span| span.name.as_str()).collect();
+        assert_eq!(names, ["step 1", "step 5"]);
+        let last = journeys.last_of("default", "web").unwrap();
+        assert_eq!(last.uid, uid(3));
+        assert_eq!(journeys.last_of("other", "web"), None);
+    }
+
+    #[test]
+    fn a_long_trace_keeps_its_beginning_and_its_end() {
+        let journeys = Journeys::new(Limits {
+            spans: 4,
+            ..Limits::DEFAULT
+        });
+        journeys.take(exported((1..=9).map(|id| span(1, id)).collect()));
+        journeys.take(exported(vec![span(1, 9), span(1, 1)])); // Told again.
+        let told = journeys.get(journey(1)).unwrap();
+        let ids: Vec<_> = told.spans.iter().map(|span| span.id).collect();
+        assert_eq!((ids, told.dropped), (vec![1, 2, 8, 9], 5));
+    }
+
+    #[test]
+    fn all_together_stay_within_their_bytes() {
+        let journeys = Journeys::new(Limits {
+            bytes: 10_000,
+            ..Limits::DEFAULT
+        });
+        for n in 1..=200 {
+            journeys.take(exported(vec![root(n), span(n, 7)]));
+            let kept = journeys.lock();
+            let traces = kept.traces.values();
+            let spans = traces.flat_map(|trace| trace.first.iter().chain(&trace.last));
+            let bytes: usize = spans.map(Seen::bytes).sum();
+            assert_eq!(bytes, kept.bytes);
+            assert!(bytes <= 10_000);
+            assert_eq!(kept.order.len(), kept.traces.len());
+        }
+        assert!(journeys.get(journey(200)).is_some());
+        assert!(journeys.get(journey(1)).is_none());
+    }
+}

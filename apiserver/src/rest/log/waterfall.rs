@@ -1,0 +1,78 @@
+//! The trace of a pod's creation, as the last lines of its log.
+
+use std::time::Duration;
+
+use podplane_api::jiff::Timestamp;
+use podplane_telemetry::trace::{Journey, Seen, waterfall};
+use tokio::time;
+
+use super::{Line, Stage};
+use crate::journeys::{Journeys, Told};
+
+/// Columns. A client does not say how many it has.
+const WIDTH: usize = 120;
+/// Processes hand their steps over a little after they ended; when nothing has come for so long, all is there.
+const QUIET: Duration = Duration::from_secs(1);
+/// The step after which a pod is where it was to come to.
+const ARRIVED: &str = "status Running";
+
+/// The lines, all of the time at which the journey was over.
+pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<Line> {
+    let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
+    let Some(Told {
+        id, spans, dropped, ..
+    }) = told
+    else {
+        return Vec::new();
+    };
+    let end = spans.iter().map(|span| span.end_unix_nano).max();
+    let time = Timestamp::from_nanosecond(end.unwrap_or_default().into()).unwrap_or_default();
+    let line = |text: String| Line {
+        time,
+        stage: Stage::Traced,
+        what: String::new(),
+        how: text,
+    };
+    let heading = format!("trace {id:032x}:");
+    let more = (dropped > 0).then(|| format!("({dropped} steps in between are not kept)"));
+    let shown = waterfall::lines(&spans, WIDTH);
+    let texts = std::iter::once(heading).chain(shown).chain(more);
+    texts.map(line).collect()
+}
+
+fn arrived(told: &Told) -> bool {
+    let is_arrival = |span: &Seen| span.name == ARRIVED;
+    told.spans.iter().any(is_arrival)
+}
+
+/// Waits, if the pod has arrived, until all that is known of its way is there, or not much longer.
+pub(super) async fn soon_settled(journeys: &Journeys, uid: &str) {
+    let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
+    if told.as_ref().is_some_and(arrived) {
+        // If it goes on longer, what is there is told.
+        _ = time::timeout(2 * QUIET, settled(journeys, uid)).await;
+    }
+}
+
+/// Waits until the pod has arrived and all that is known of its way is there.
+pub(super) async fn settled(journeys: &Journeys, uid: &str) {
+    let Some(journey) = Journey::creation(uid) else {
+        return std::future::pending().await;
+    };
+    let mut turns = journeys.turns();
+    loop {
+        turns.borrow_and_update();
+        let told = journeys.get(journey).filter(arrived);
+        let quiet = told.map(|told| told.received.elapsed().unwrap_or_default());
+        match quiet {
+            Some(quiet) if quiet >= QUIET => return,
+            // Of other traces there may always be something new.
+            Some(quiet) => time::sleep(QUIET - quiet).await,
+            None => {
+                if turns.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What processes tell of the journeys of pods, by OTLP, and what is told of it.
+
+use std::sync::Arc;
+
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse, trace_service_server,
+};
+use podplane_api::ObjectKey;
+use podplane_proto::trace::{
+    Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace, trace_service_server as ours,
+};
+use podplane_telemetry::trace::{Journey, Seen};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    journeys::{Journeys, Told, Traveller, traveller},
+    rest::resource::Resource,
+};
+
+/// Takes spans in, as any collector does.
+#[derive(Debug)]
+pub(crate) struct Collector(pub(crate) Journeys);
+
+#[tonic::async_trait]
+impl trace_service_server::TraceService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.0.take(request.into_inner().resource_spans);
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+/// Tells of them.
+pub(crate) struct Traces {
+    pub(crate) journeys: Journeys,
+    pub(crate) pods: Arc<dyn Resource>,
+}
+
+#[tonic::async_trait]
+impl ours::TraceService for Traces {
+    async fn get_pod_trace(
+        &self,
+        request: Request<GetPodTraceRequest>,
+    ) -> Result<Response<GetPodTraceResponse>, Status> {
+        let pod = self.find(request.into_inner()).await?;
+        let get = |journey: Option<Journey>| self.journeys.get(journey?);
+        let creation = get(Journey::creation(&pod.uid));
+        let deletion = get(Journey::deletion(&pod.uid));
+        if creation.is_none() && deletion.is_none() {
+            return Err(nothing(&pod.uid));
+        }
+        let roots = creation.iter().chain(&deletion).flat_map(|of| &of.spans);
+        let known = roots.filter_map(traveller).next();
+        let Traveller {
+            namespace,
+            name,
+            uid,
+        } = known.unwrap_or(pod);
+        Ok(Response::new(GetPodTraceResponse {
+            namespace,
+            name,
+            uid,
+            creation: creation.map(Trace::from),
+            deletion: deletion.map(Trace::from),
+        }))
+    }
+}
+
+fn nothing(what: &str) -> Status {
+    Status::not_found(format!(
+        "no trace of pod {what} is remembered: there was no such pod, it was long ago, or the API server has been restarted since"
+    ))
+}
+
+impl Traces {
+    /// The pod that is asked for.
+    async fn find(&self, request: GetPodTraceRequest) -> Result<Traveller, Status> {
+        let GetPodTraceRequest {
+            namespace,
+            name,
+            uid,
+        } = request;
+        if !uid.is_empty() {
+            return Ok(Traveller {
+                uid,
+                ..Traveller::default()
+            });
+        }
+        if name.is_empty() {
+            return Err(Status::invalid_argument("name or uid is required"));
+        }
+        let namespace = match namespace.as_str() {
+            "" => "default".to_owned(),
+            _ => namespace,
+        };
+        let key = ObjectKey::new(namespace.as_str(), name.as_str());
+        if let Ok(pod) = self.pods.get(&key).await
+            && let Some(uid) = pod["metadata"]["uid"].as_str()
+        {
+            return Ok(Traveller {
+                uid: uid.to_owned(),
+                namespace,
+                name,
+            });
+        }
+        let last = self.journeys.last_of(&namespace, &name);
+        last.ok_or_else(|| nothing(&format!("{namespace}/{name}")))
+    }
+}
+
+impl From<Told> for Trace {
+    fn from(told: Told) -> Self {
+        let Told {
+            id,
+            spans,
+            dropped,
+            received,
+        } = told;
+        Self {
+            trace_id: format!("{id:032x}"),
+            spans: spans.into_iter().map(wire).collect(),
+            dropped_spans: dropped,
+            received: Some(received.into()),
+        }
+    }
+}
+
+fn wire(seen: Seen) -> Span {
+    let Seen {
+        id,
+        parent,
+        name,
+        service,
+        start_unix_nano,
+        end_unix_nano,
+        error,
+        attributes,
+        links,
+    } = seen;
+    let attributes = attributes.into_iter();
+    Span {
+        span_id: format!("{id:016x}"),
+        parent_span_id: match parent {
+            0 => String::new(),
+            parent => format!("{parent:016x}"),
+        },
+        name,
+        service,
+        start_time_unix_nano: start_unix_nano,
+        end_time_unix_nano: end_unix_nano,
+        error,
+        attributes: attributes
+            .map(|(key, value)| Attribute { key, value })
+            .collect(),
+        links,
+    }
+}

@@ -1,0 +1,270 @@
+//! `trace`: the way of a pod, step by step, as a waterfall.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use jiff::Timestamp;
+use podplane_proto::trace::{
+    self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
+};
+use podplane_telemetry::trace::{Journey, Seen, attribute, waterfall};
+use rustix::{stdio, termios};
+use serde::Serialize;
+use serde_json::json;
+
+use super::NamespaceArgs;
+use crate::{
+    global::{Global, block_on},
+    output,
+};
+
+/// Columns where there is no terminal.
+const WIDTH: usize = 120;
+/// Processes hand their steps over a little after they ended; when nothing has come for so long, all is there.
+const QUIET: Duration = Duration::from_millis(600);
+/// Looks at a trace of which there is always something new.
+const LOOKS: usize = 10;
+/// The step after which a pod is where it was to come to.
+const ARRIVED: &str = "status Running";
+
+/// Show what happened on the way of a pod, from the request for it to its running
+///
+/// The API server remembers the steps that the services tell it of, of the last few thousand pods, deleted ones included; when it is
+/// restarted, it forgets them.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod 1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed -o json"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    of: Of,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Of {
+    /// Show the way of a pod
+    #[command(
+        after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod web-0 -o json"
+    )]
+    Pod(Pod),
+}
+
+#[derive(Debug, clap::Args)]
+struct Pod {
+    /// The pod's name, also of one that is gone, or its UID
+    #[arg(value_name = "NAME|UID")]
+    pod: String,
+
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+
+    /// How it is shown
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A waterfall
+    #[default]
+    Text,
+    /// All that is known of every step
+    Json,
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let Of::Pod(Pod {
+        pod,
+        namespace,
+        output,
+    }) = args.of;
+    let request = match Journey::creation(&pod) {
+        Some(_) => GetPodTraceRequest {
+            uid: pod,
+            ..GetPodTraceRequest::default()
+        },
+        None => GetPodTraceRequest {
+            namespace: namespace.namespace,
+            name: pod,
+            uid: String::new(),
+        },
+    };
+    block_on(async {
+        let answer = settled(global, request).await?;
+        match output {
+            Format::Text => text(answer)?,
+            Format::Json => output::json(&document(answer)?)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The traces, when nothing has been added to them for a while.
+async fn settled(
+    global: &Global,
+    request: GetPodTraceRequest,
+) -> anyhow::Result<GetPodTraceResponse> {
+    let channel = global.client()?.channel();
+    let mut client = TraceServiceClient::new(channel).max_decoding_message_size(usize::MAX);
+    let mut looks = 0;
+    loop {
+        let answer = client.get_pod_trace(request.clone()).await;
+        let answer = answer
+            .map_err(|status| podplane_client::ApiError::from(&status))?
+            .into_inner();
+        looks += 1;
+        let traces = answer.creation.iter().chain(&answer.deletion);
+        let received = traces.filter_map(|trace| SystemTime::try_from(trace.received?).ok());
+        // A server whose clock goes otherwise is not waited for.
+        let quiet = received.max().and_then(|last| last.elapsed().ok());
+        match quiet {
+            Some(quiet) if quiet < QUIET && looks < LOOKS => {
+                tokio::time::sleep(QUIET - quiet).await;
+            }
+            _ => return Ok(answer),
+        }
+    }
+}
+
+fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
+    let GetPodTraceResponse {
+        namespace,
+        name,
+        uid,
+        creation,
+        deletion,
+    } = answer;
+    let width = termios::tcgetwinsize(stdio::stdout());
+    let width = width.map_or(WIDTH, |size| usize::from(size.ws_col).max(1));
+    output::line(format_args!("pod {namespace}/{name}, uid {uid}"))?;
+    if let Some(creation) = creation {
+        let trace = Trace::try_from(creation)?;
+        output::line(format_args!(
+            "\ntrace {}: {}",
+            trace.trace_id,
+            trace.journey()
+        ))?;
+        trace.print(width)?;
+    }
+    if let Some(deletion) = deletion {
+        let trace = Trace::try_from(deletion)?;
+        output::line(format_args!("\ntrace {}: deletion", trace.trace_id))?;
+        trace.print(width)?;
+    }
+    Ok(())
+}
+
+fn document(answer: GetPodTraceResponse) -> anyhow::Result<serde_json::Value> {
+    let GetPodTraceResponse {
+        namespace,
+        name,
+        uid,
+        creation,
+        deletion,
+    } = answer;
+    let creation = creation.map(Trace::try_from).transpose()?;
+    let deletion = deletion.map(Trace::try_from).transpose()?;
+    Ok(
+        json!({"namespace": namespace, "name": name, "uid": uid, "creation": creation, "deletion": deletion}),
+    )
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Trace {
+    #[serde(rename = "traceID")]
+    trace_id: String,
+    dropped_spans: u64,
+    spans: Vec<Seen>,
+}
+
+impl Trace {
+    /// What the steps come to.
+    fn journey(&self) -> String {
+        let arrived = self.spans.iter().find(|span| span.name == ARRIVED);
+        let begun = self.spans.iter().map(|span| span.start_unix_nano).min();
+        let (Some(arrived), Some(begun)) = (arrived, begun) else {
+            return "not Running yet, as far as is remembered".to_owned();
+        };
+        let value = |key| self.spans.iter().find_map(|span| span.attribute(key));
+        let took = waterfall::duration(arrived.end_unix_nano - begun);
+        let node = value(attribute::CHOSEN).map(|node| format!(" on {node}"));
+        let ips = value(attribute::IPS).map(|ips| format!(" with {ips}"));
+        let (node, ips) = (node.unwrap_or_default(), ips.unwrap_or_default());
+        format!("Running{node}{ips} after {took}")
+    }
+
+    fn print(&self, width: usize) -> anyhow::Result<()> {
+        let begun = self.spans.iter().map(|span| span.start_unix_nano).min();
+        let begun = Timestamp::from_nanosecond(begun.unwrap_or_default().into());
+        output::line(format_args!("from {:.3}", begun.unwrap_or_default()))?;
+        for line in waterfall::lines(&self.spans, width) {
+            output::line(line)?;
+        }
+        let links = self.spans.iter().filter(|span| span.parent == 0);
+        for link in links.flat_map(|root| &root.links) {
+            output::line(format_args!("asked for by span {link}"))?;
+        }
+        if self.dropped_spans > 0 {
+            let count = self.dropped_spans;
+            output::line(format_args!("{count} steps in between are not kept"))?;
+        }
+        Ok(())
+    }
+}
+
+impl TryFrom<trace::Trace> for Trace {
+    type Error = anyhow::Error;
+
+    fn try_from(trace: trace::Trace) -> anyhow::Result<Self> {
+        let trace::Trace {
+            trace_id,
+            spans,
+            dropped_spans,
+            received: _,
+        } = trace;
+        let spans: anyhow::Result<_> = spans.into_iter().map(seen).collect();
+        Ok(Self {
+            trace_id,
+            dropped_spans,
+            spans: spans.context("read the server's answer")?,
+        })
+    }
+}
+
+fn seen(span: trace::Span) -> anyhow::Result<Seen> {
+    let trace::Span {
+        span_id,
+        parent_span_id,
+        name,
+        service,
+        start_time_unix_nano,
+        end_time_unix_nano,
+        error,
+        attributes,
+        links,
+    } = span;
+    let parent = match parent_span_id.as_str() {
+        "" => 0,
+        id => u64::from_str_radix(id, 16)?,
+    };
+    let attributes = attributes.into_iter();
+    Ok(Seen {
+        id: u64::from_str_radix(&span_id, 16)?,
+        parent,
+        name,
+        service,
+        start_unix_nano: start_time_unix_nano,
+        end_unix_nano: end_time_unix_nano.max(start_time_unix_nano),
+        error,
+        attributes: attributes
+            .map(|attribute| (attribute.key, attribute.value))
+            .collect(),
+        links,
+    })
+}

@@ -1,0 +1,341 @@
+//! The trace that an operation is part of: handed to plugins, and what ours hand back.
+//!
+//! A runtime puts the W3C context of each execution into `TRACEPARENT`, which any plugin may use. If it also wants to know what our plugins did, it sets
+//! [`ASK`]; they then print each step as a line on standard error, which main plugins pass on, those of others included. Without these, a plugin of ours looks at one
+//! variable of its environment and does nothing else.
+
+use std::{
+    ffi::OsString,
+    fmt, io,
+    io::Write as _,
+    mem,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Where W3C's context is in an environment, as is customary.
+pub const TRACEPARENT: &str = "TRACEPARENT";
+/// Asks a plugin of ours for its steps, if it is not empty.
+pub const ASK: &str = "PODPLANE_CNI_STEPS";
+/// How a line with a step begins.
+const PREFIX: &[u8] = b"podplane-step ";
+/// Steps of one execution that are kept.
+const KEPT: usize = 64;
+
+/// A W3C trace context: `00-TRACE-SPAN-01`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traceparent {
+    /// The trace.
+    pub trace: u128,
+    /// The step that things are part of.
+    pub step: u64,
+}
+
+impl fmt::Display for Traceparent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-01", self.trace, self.step)
+    }
+}
+
+/// Not a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no W3C traceparent")]
+pub struct NoTraceparent;
+
+impl FromStr for Traceparent {
+    type Err = NoTraceparent;
+
+    fn from_str(text: &str) -> Result<Self, NoTraceparent> {
+        let hex = |digits: &str, length: usize| {
+            let are_digits = digits
+                .bytes()
+                .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            let number = u128::from_str_radix(digits, 16).ok();
+            number.filter(|number| digits.len() == length && are_digits && *number != 0)
+        };
+        // Later versions may have more fields.
+        let mut fields = text.trim().split('-');
+        let (Some(version), Some(trace), Some(step), Some(_)) =
+            (fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            return Err(NoTraceparent);
+        };
+        if version.len() != 2 || version == "ff" {
+            return Err(NoTraceparent);
+        }
+        let step = hex(step, 16).and_then(|step| u64::try_from(step).ok());
+        Ok(Self {
+            trace: hex(trace, 32).ok_or(NoTraceparent)?,
+            step: step.ok_or(NoTraceparent)?,
+        })
+    }
+}
+
+/// Something that was done, as part of something else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Its id.
+    pub id: u64,
+    /// The step that it is part of.
+    pub parent: u64,
+    /// What was done.
+    pub name: String,
+    /// The plugin that did it.
+    pub plugin: String,
+    /// When it began, in nanoseconds since 1970.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The addresses that it was about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<String>,
+}
+
+/// What operations are part of, and the steps that were made in it so far. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    parent: Traceparent,
+    steps: Arc<Mutex<Vec<Step>>>,
+}
+
+impl PartialEq for Trace {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.steps, &other.steps)
+    }
+}
+
+impl Trace {
+    /// Operations are part of `parent`.
+    #[must_use]
+    pub fn new(parent: Traceparent) -> Self {
+        Self {
+            parent,
+            steps: Arc::default(),
+        }
+    }
+
+    /// Takes the steps that were made.
+    #[must_use]
+    pub fn take(&self) -> Vec<Step> {
+        // A step is pushed whole, so a panic elsewhere does not spoil the list.
+        mem::take(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn keep(&self, step: Step) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        if steps.len() < KEPT {
+            steps.push(step);
+        }
+    }
+
+    /// The execution of a plugin begins.
+    pub(crate) fn begin(&self, name: String, plugin: &str) -> Begun {
+        Begun::new(self.parent, name, plugin)
+    }
+
+    /// It is over; `printed` are the lines with its own steps.
+    pub(crate) fn end(&self, begun: Begun, printed: &[u8], error: Option<String>) {
+        self.keep(begun.end(error));
+        for line in printed.split(|byte| *byte == b'\n') {
+            // Whatever a stranger prints: what is no step of ours is none.
+            let step = line.strip_prefix(PREFIX).map(serde_json::from_slice);
+            if let Some(Ok(step)) = step {
+                self.keep(step);
+            }
+        }
+    }
+}
+
+/// A step that is under way.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    trace: u128,
+    step: Step,
+    since: Instant,
+}
+
+impl Begun {
+    fn new(parent: Traceparent, name: String, plugin: &str) -> Self {
+        let start = SystemTime::now().duration_since(UNIX_EPOCH);
+        let start = start.unwrap_or_default().as_nanos();
+        Self {
+            trace: parent.trace,
+            step: Step {
+                id: rand::random_range(1..=u64::MAX),
+                parent: parent.step,
+                name,
+                plugin: plugin.to_owned(),
+                start: u64::try_from(start).unwrap_or_default(),
+                end: 0,
+                error: None,
+                ips: Vec::new(),
+            },
+            since: Instant::now(),
+        }
+    }
+
+    fn traceparent(&self) -> Traceparent {
+        Traceparent {
+            trace: self.trace,
+            step: self.step.id,
+        }
+    }
+
+    /// What a plugin that is executed in this step finds in its environment.
+    pub(crate) fn environment(&self) -> [(&'static str, OsString); 2] {
+        [
+            (TRACEPARENT, self.traceparent().to_string().into()),
+            (ASK, "1".into()),
+        ]
+    }
+
+    fn end(self, error: Option<String>) -> Step {
+        let took = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Step {
+            end: self.step.start.saturating_add(took),
+            error,
+            ..self.step
+        }
+    }
+}
+
+/// How a plugin of ours tells of its steps: not at all, unless it is asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Teller {
+    parent: Option<Traceparent>,
+    plugin: &'static str,
+}
+
+impl Teller {
+    /// As the environment asks.
+    pub(crate) fn new(plugin: &'static str, env: &dyn Fn(&str) -> Option<OsString>) -> Self {
+        let is_asked = env(ASK).is_some_and(|value| !value.is_empty());
+        let parent = is_asked.then(|| env(TRACEPARENT)).flatten();
+        let parent = parent.and_then(|text| text.to_str()?.parse().ok());
+        Self { parent, plugin }
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(self, name: &str) -> Telling {
+        let parent = self.parent;
+        Telling(parent.map(|parent| Begun::new(parent, name.to_owned(), self.plugin)))
+    }
+}
+
+/// A step of a plugin of ours, if it is asked for.
+#[derive(Debug)]
+pub(crate) struct Telling(Option<Begun>);
+
+impl Telling {
+    /// What a plugin that is executed in this step finds in its environment besides.
+    pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, OsString)> {
+        self.0.iter().flat_map(Begun::environment)
+    }
+
+    /// Says which addresses it is about.
+    pub(crate) fn ips(&mut self, ips: impl Iterator<Item = impl fmt::Display>) {
+        if let Some(begun) = &mut self.0 {
+            begun.step.ips = ips.map(|ip| ip.to_string()).collect();
+        }
+    }
+
+    /// Prints it.
+    pub(crate) fn end(self, error: Option<&dyn fmt::Display>) {
+        let Some(begun) = self.0 else { return };
+        let step = begun.end(error.map(ToString::to_string));
+        let mut line = PREFIX.to_vec();
+        if serde_json::to_writer(&mut line, &step).is_ok() {
+            line.push(b'\n');
+            // At once, so that lines of several threads do not mix; that nobody reads it is no fault.
+            _ = io::stderr().write_all(&line);
+        }
+    }
+}
+
+/// Takes the lines with steps out of what a plugin printed on standard error.
+pub(crate) fn split(stderr: &mut Vec<u8>) -> Vec<u8> {
+    let is_step = |line: &[u8]| line.starts_with(PREFIX);
+    let lines = || stderr.split_inclusive(|byte| *byte == b'\n');
+    if !lines().any(is_step) {
+        return Vec::new();
+    }
+    let (steps, rest): (Vec<_>, Vec<_>) = lines().partition(|line| is_step(line));
+    let (steps, rest) = (steps.concat(), rest.concat());
+    *stderr = rest;
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn a_traceparent_is_read_as_it_is_written() {
+        let parsed: Traceparent = TEXT.parse().unwrap();
+        assert_eq!(parsed.to_string(), TEXT);
+        let later = "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes";
+        assert_eq!(later.parse(), Ok(parsed));
+        for text in [
+            "",
+            "00",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333-01",
+        ] {
+            assert_eq!(text.parse::<Traceparent>(), Err(NoTraceparent), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_tells_only_when_it_is_asked() {
+        let env = |ask: &'static str, parent: &'static str| {
+            move |key: &str| match key {
+                ASK => Some(OsString::from(ask)),
+                TRACEPARENT => Some(OsString::from(parent)),
+                _ => None,
+            }
+        };
+        let asked = |env: &dyn Fn(&str) -> Option<OsString>| Teller::new("p", env).parent;
+        assert_eq!(asked(&env("1", TEXT)), TEXT.parse().ok());
+        assert_eq!(asked(&env("", TEXT)), None);
+        assert_eq!(asked(&env("1", "junk")), None);
+        assert_eq!(asked(&|_| None), None);
+    }
+
+    #[test]
+    fn steps_are_taken_out_of_what_is_printed() {
+        let trace = Trace::new(TEXT.parse().unwrap());
+        let begun = trace.begin("ADD p".into(), "p");
+        let inner = Begun::new(begun.traceparent(), "lock".into(), "q").end(None);
+        let line = serde_json::to_string(&inner).unwrap();
+        let mut stderr =
+            format!("hello\npodplane-step {line}\npodplane-step junk\nworld").into_bytes();
+        let printed = split(&mut stderr);
+        assert_eq!(String::from_utf8_lossy(&stderr), "hello\nworld");
+        trace.end(begun, &printed, Some("no".into()));
+        let [outer, kept] = &trace.take()[..] else {
+            panic!("{trace:?}");
+        };
+        assert_eq!(*kept, inner);
+        assert_eq!(
+            (kept.parent, outer.parent),
+            (outer.id, 0xb7ad_6b71_6920_3331)
+        );
+        assert_eq!(outer.error.as_deref(), Some("no"));
+        let mut plain = b"plain\n".to_vec();
+        assert_eq!(split(&mut plain), b"");
+        assert_eq!(plain, b"plain\n");
+    }
+}

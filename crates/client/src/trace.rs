@@ -1,0 +1,40 @@
+//! The W3C context of what a caller is doing, on its way out with each call.
+
+use opentelemetry::{
+    Context,
+    propagation::{Injector, TextMapPropagator as _},
+};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tonic::{
+    Request, Status,
+    metadata::{Ascii, MetadataKey, MetadataMap},
+    service::interceptor::InterceptedService,
+    transport::Channel,
+};
+
+/// A channel whose calls say what they are part of.
+pub type Traced = InterceptedService<Channel, fn(Request<()>) -> Result<Request<()>, Status>>;
+
+/// A channel whose calls say what they are part of, for clients that have generated code. [`Client`](crate::Client) does so by itself.
+pub fn traced(channel: Channel) -> Traced {
+    InterceptedService::new(channel, |mut request| {
+        inject(request.metadata_mut());
+        Ok(request)
+    })
+}
+
+struct Metadata<'a>(&'a mut MetadataMap);
+
+impl Injector for Metadata<'_> {
+    fn set(&mut self, key: &str, value: String) {
+        let key = key.parse::<MetadataKey<Ascii>>();
+        if let (Ok(key), Ok(value)) = (key, value.parse()) {
+            self.0.insert(key, value);
+        }
+    }
+}
+
+/// Puts the context of the caller's task into a request, if it has one.
+pub(crate) fn inject(metadata: &mut MetadataMap) {
+    TraceContextPropagator::new().inject_context(&Context::current(), &mut Metadata(metadata));
+}

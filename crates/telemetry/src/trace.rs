@@ -1,0 +1,308 @@
+//! Journeys of pods as traces: spans, where they go, and how they are shown.
+//!
+//! A pod's UID is the id of the trace of its creation, and the root span's id is part of it too, so that every process can add a span to the
+//! journey of a pod that it knows nothing else of ([`Journey`], ADR 0016). A [`Span`] is handed to every [`Outlet`] of the process when it ends; that
+//! never waits, and what an outlet has no room for is counted and dropped.
+
+mod context;
+mod outlet;
+mod received;
+pub mod waterfall;
+
+use std::{
+    borrow::Cow,
+    sync::LazyLock,
+    time::{Instant, SystemTime},
+};
+
+use futures::future::BoxFuture;
+use opentelemetry::{
+    InstrumentationScope, KeyValue, Value,
+    trace::{
+        Link, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
+        TraceState,
+    },
+};
+use opentelemetry_sdk::trace::{
+    IdGenerator as _, RandomIdGenerator, SpanData, SpanEvents, SpanLinks,
+};
+use uuid::Uuid;
+
+pub(crate) use context::Adopt;
+pub use context::from_environment;
+pub use opentelemetry::{Context, context::FutureExt as InContext};
+pub(crate) use outlet::{Outlet, register};
+pub use outlet::{TraceConfig, UnusableEndpoint, init};
+pub use received::{Seen, seen};
+
+/// Names of attributes: OpenTelemetry's where it has one.
+pub mod attribute {
+    /// The pod's namespace.
+    pub const NAMESPACE: &str = "k8s.namespace.name";
+    /// The pod's name.
+    pub const POD: &str = "k8s.pod.name";
+    /// The pod's UID.
+    pub const UID: &str = "k8s.pod.uid";
+    /// The node at which it was done.
+    pub const NODE: &str = "k8s.node.name";
+    /// The node that was chosen.
+    pub const CHOSEN: &str = "podplane.chosen.node";
+    /// The pod's addresses, separated by commas.
+    pub const IPS: &str = "podplane.pod.ips";
+    /// Which try it was, from 1.
+    pub const ATTEMPT: &str = "podplane.attempt";
+    /// The id of the sandbox.
+    pub const SANDBOX: &str = "podplane.sandbox.id";
+    /// The name of the CNI plugin.
+    pub const PLUGIN: &str = "cni.plugin";
+    /// The name of the CNI network.
+    pub const NETWORK: &str = "cni.network";
+}
+
+static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
+    InstrumentationScope::builder("podplane")
+        .with_version(env!("CARGO_PKG_VERSION"))
+        .build()
+});
+
+/// A part of a pod's life that is one trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Journey {
+    trace: TraceId,
+    root: SpanId,
+}
+
+/// The digit of a UUID that says its version.
+const VERSION: u32 = 76;
+
+impl Journey {
+    /// From the request for the pod to its running. `None` if the UID is no UUID, as with a stranger's kubelet.
+    pub fn creation(uid: &str) -> Option<Self> {
+        Self::of(Uuid::parse_str(uid).ok()?.as_u128())
+    }
+
+    /// From the request for its deletion to its end: the UID with the version digit 8 in place of 4, which no UID of a pod has.
+    pub fn deletion(uid: &str) -> Option<Self> {
+        let uid = Uuid::parse_str(uid).ok()?.as_u128();
+        Self::of(uid & !(0xf << VERSION) | (8 << VERSION))
+    }
+
+    /// The journey of the pod that the caller's context is part of, if it is.
+    pub fn under_way(uid: &str) -> Option<Self> {
+        let current = Context::current().span().span_context().trace_id();
+        let journeys = [Self::creation(uid), Self::deletion(uid)];
+        let mut journeys = journeys.into_iter().flatten();
+        journeys.find(|journey| journey.trace == current)
+    }
+
+    fn of(id: u128) -> Option<Self> {
+        let low = id & u128::from(u64::MAX);
+        let root = SpanId::from(u64::try_from(low).ok()?);
+        let trace = TraceId::from(id);
+        let is_valid = trace != TraceId::INVALID && root != SpanId::INVALID;
+        is_valid.then_some(Self { trace, root })
+    }
+
+    /// The trace's id.
+    pub fn trace(&self) -> u128 {
+        u128::from_be_bytes(self.trace.to_bytes())
+    }
+
+    fn root_context(self) -> SpanContext {
+        context_of(self.trace, self.root)
+    }
+}
+
+fn context_of(trace: TraceId, span: SpanId) -> SpanContext {
+    SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::NONE)
+}
+
+/// A step of a journey that is under way. It is recorded by [`Span::end`]; one that is dropped never was. One of no journey does nothing.
+#[derive(Debug)]
+#[must_use]
+pub struct Span(Option<Box<Step>>);
+
+#[derive(Debug)]
+struct Step {
+    data: SpanData,
+    begun: Instant,
+}
+
+impl Span {
+    /// The first span of a journey. What its caller is doing is linked.
+    pub fn root(journey: Option<Journey>, name: impl Into<Cow<'static, str>>) -> Self {
+        let Some(journey) = journey else {
+            return Self(None);
+        };
+        let mut step = Step::new(journey.root_context(), SpanId::INVALID, name.into());
+        step.link(Context::current().span().span_context());
+        Self(Some(step))
+    }
+
+    /// A step of a journey: part of the step that is under way in the caller's context if that is of the same journey, else of the root.
+    pub fn of(journey: Option<Journey>, name: impl Into<Cow<'static, str>>) -> Self {
+        let Some(journey) = journey else {
+            return Self(None);
+        };
+        let current = Context::current();
+        let current = current.span();
+        let current = current.span_context();
+        let parent = match current.trace_id() == journey.trace {
+            true => current.span_id(),
+            false => journey.root,
+        };
+        let id = RandomIdGenerator::default().new_span_id();
+        let mut step = Step::new(context_of(journey.trace, id), parent, name.into());
+        step.data.parent_span_is_remote = current.is_remote();
+        step.link(current);
+        Self(Some(step))
+    }
+
+    /// A step of this step.
+    pub fn child(&self, name: impl Into<Cow<'static, str>>) -> Self {
+        let id = RandomIdGenerator::default().new_span_id();
+        let step = self.0.as_ref().map(|step| {
+            let SpanData { span_context, .. } = &step.data;
+            let context = context_of(span_context.trace_id(), id);
+            Step::new(context, span_context.span_id(), name.into())
+        });
+        Self(step)
+    }
+
+    /// A step of the same journey that is recorded for somebody else, under the ids that it had there.
+    pub fn foreign(&self, id: u64, parent: u64, name: String) -> Self {
+        let step = self.0.as_ref().map(|step| {
+            let context = context_of(step.data.span_context.trace_id(), SpanId::from(id));
+            Step::new(context, SpanId::from(parent), name.into())
+        });
+        Self(step)
+    }
+
+    /// Says that it is the caller's side of a call.
+    pub fn client(self) -> Self {
+        self.with(|step| step.data.span_kind = SpanKind::Client)
+    }
+
+    /// Says that it is the answering side of a call.
+    pub fn server(self) -> Self {
+        self.with(|step| step.data.span_kind = SpanKind::Server)
+    }
+
+    /// Says that it began earlier.
+    pub fn since(self, begun: Instant) -> Self {
+        self.with(|step| {
+            step.data.start_time -= step.begun.saturating_duration_since(begun);
+            step.begun = begun;
+        })
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Step)) -> Self {
+        if let Some(step) = &mut self.0 {
+            change(step);
+        }
+        self
+    }
+
+    /// Says what is known of it.
+    pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
+        if let Some(step) = &mut self.0 {
+            step.data.attributes.push(KeyValue::new(key, value));
+        }
+    }
+
+    /// Says that it failed, and why.
+    pub fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
+        if let Some(step) = &mut self.0 {
+            step.data.status = Status::error(why);
+        }
+    }
+
+    /// What calls are made in so that the other side knows that they are part of this: `future.with_context(span.context())`.
+    pub fn context(&self) -> Context {
+        match &self.0 {
+            None => Context::current(),
+            Some(step) => Context::new().with_remote_span_context(step.data.span_context.clone()),
+        }
+    }
+
+    /// The ids of the trace and of the span; none of no journey.
+    pub fn ids(&self) -> Option<(u128, u64)> {
+        let SpanData { span_context, .. } = &self.0.as_ref()?.data;
+        let trace = u128::from_be_bytes(span_context.trace_id().to_bytes());
+        let span = u64::from_be_bytes(span_context.span_id().to_bytes());
+        Some((trace, span))
+    }
+
+    /// Records it as over now.
+    pub fn end(self) {
+        self.end_at(Instant::now());
+    }
+
+    /// Records it as over at a moment.
+    pub fn end_at(self, over: Instant) {
+        if let Some(mut step) = self.0 {
+            let took = over.saturating_duration_since(step.begun);
+            step.data.end_time = step.data.start_time + took;
+            outlet::give(step.data);
+        }
+    }
+
+    /// Records it as having been at these times.
+    pub fn end_between(self, start: SystemTime, end: SystemTime) {
+        if let Some(mut step) = self.0 {
+            step.data.start_time = start;
+            step.data.end_time = end.max(start);
+            outlet::give(step.data);
+        }
+    }
+
+    /// A future as this step, of which is recorded what came of it. It is boxed, since calls are large.
+    pub fn around<'a, T, E: Send>(
+        mut self,
+        future: impl Future<Output = Result<T, E>> + Send + 'a,
+        why: impl FnOnce(&E) -> String + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, E>> {
+        let future = future.with_context(self.context());
+        Box::pin(async move {
+            let done = future.await;
+            if let Err(error) = &done {
+                self.fail(why(error));
+            }
+            self.end();
+            done
+        })
+    }
+}
+
+impl Step {
+    fn new(context: SpanContext, parent: SpanId, name: Cow<'static, str>) -> Box<Self> {
+        let now = SystemTime::now();
+        let data = SpanData {
+            span_context: context,
+            parent_span_id: parent,
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Internal,
+            name,
+            start_time: now,
+            end_time: now,
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: SCOPE.clone(),
+        };
+        let begun = Instant::now();
+        Box::new(Self { data, begun })
+    }
+
+    /// Links what a caller is doing, unless it is part of this trace.
+    fn link(&mut self, to: &SpanContext) {
+        if to.is_valid() && to.trace_id() != self.data.span_context.trace_id() {
+            self.data.links.links.push(Link::with_context(to.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

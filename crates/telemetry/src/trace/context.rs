@@ -1,0 +1,71 @@
+//! The W3C context of a request, on its way in.
+
+use std::task::{Context as TaskContext, Poll};
+
+use opentelemetry::{
+    Context,
+    context::{FutureExt as _, WithContext},
+    propagation::{Extractor, TextMapPropagator as _},
+};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tonic::codegen::{
+    Service,
+    http::{HeaderMap, Request},
+};
+
+const TRACEPARENT: &str = "traceparent";
+
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(|key| key.as_str()).collect()
+    }
+}
+
+struct Environment<'a>(&'a str);
+
+impl Extractor for Environment<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        (key == TRACEPARENT).then_some(self.0)
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec![TRACEPARENT]
+    }
+}
+
+/// Answers each request in the context that its headers name, if they name one.
+#[derive(Clone, Debug)]
+pub(crate) struct Adopt<S>(pub(crate) S);
+
+impl<S: Service<Request<B>>, B> Service<Request<B>> for Adopt<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = WithContext<S::Future>;
+
+    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let context = match request.headers().contains_key(TRACEPARENT) {
+            true => extract(&Headers(request.headers())),
+            false => Context::new(),
+        };
+        self.0.call(request).with_context(context)
+    }
+}
+
+/// The context that the caller of a command has put into `TRACEPARENT`; an empty one if it is none.
+pub fn from_environment(traceparent: &str) -> Context {
+    extract(&Environment(traceparent))
+}
+
+fn extract(from: &dyn Extractor) -> Context {
+    TraceContextPropagator::new().extract_with_context(&Context::new(), from)
+}

@@ -1,0 +1,232 @@
+use opentelemetry_proto::tonic::{
+    common::v1::{AnyValue, KeyValue as ProtoValue, any_value},
+    resource::v1::Resource as ProtoResource,
+    trace::v1::{ResourceSpans, ScopeSpans, Span as ProtoSpan, Status as ProtoStatus},
+};
+
+use super::*;
+
+const UID: &str = "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed";
+
+#[test]
+fn a_uid_is_a_trace_and_the_end_is_another_that_can_be_told_from_it() {
+    let creation = Journey::creation(UID).unwrap();
+    let deletion = Journey::deletion(UID).unwrap();
+    assert_eq!(
+        format!("{:032x}", creation.trace()),
+        "1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed"
+    );
+    assert_eq!(
+        format!("{:032x}", deletion.trace()),
+        "1b9d6bcdbbfd8b2d9b5dab8dfbbd4bed"
+    );
+    for uid in ["", "web", "00000000-0000-0000-0000-000000000000"] {
+        assert_eq!(Journey::creation(uid), None, "{uid}");
+    }
+}
+
+#[test]
+fn a_step_is_part_of_what_the_caller_does_only_within_the_same_journey() {
+    let journey = Journey::creation(UID).unwrap();
+    let other = Journey::creation("1b9d6bcd-bbfd-4b2d-9b5d-000000000001").unwrap();
+    let data = |span: &Span| span.0.as_ref().unwrap().data.clone();
+    let outer = Span::of(Some(journey), "outer");
+    assert_eq!(data(&outer).parent_span_id, journey.root);
+    assert_eq!(Journey::under_way(UID), None);
+
+    let _entered = outer.context().attach();
+    assert_eq!(Journey::under_way(UID), Some(journey));
+    let inner = data(&Span::of(Some(journey), "inner"));
+    assert_eq!(inner.parent_span_id, data(&outer).span_context.span_id());
+    assert_eq!(inner.links.links.len(), 0);
+
+    let foreign = data(&Span::of(Some(other), "foreign"));
+    assert_eq!(foreign.parent_span_id, other.root);
+    let [link] = &foreign.links.links[..] else {
+        panic!("{:?}", foreign.links);
+    };
+    assert_eq!(link.span_context.trace_id(), journey.trace);
+
+    // A pod whose UID is none is not traced, and what is done for it is part of whatever its caller does.
+    let inert = Span::of(Journey::creation("web"), "nothing");
+    assert_eq!(inert.ids(), None);
+    assert_eq!(
+        inert.context().span().span_context(),
+        outer.context().span().span_context()
+    );
+}
+
+#[test]
+fn a_traceparent_of_the_environment_is_understood_or_ignored() {
+    let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let context = from_environment(text);
+    assert_eq!(
+        context.span().span_context().trace_id().to_string(),
+        "0af7651916cd43dd8448eb211c80319c"
+    );
+    for text in [
+        "",
+        "00-1",
+        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    ] {
+        assert!(
+            !from_environment(text).span().span_context().is_valid(),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_is_received_is_kept_within_bounds_and_without_what_a_terminal_obeys() {
+    let value = |text: &str| AnyValue {
+        value: Some(any_value::Value::StringValue(text.into())),
+    };
+    let pair = |key: String, text: &str| ProtoValue {
+        key,
+        value: Some(value(text)),
+        ..ProtoValue::default()
+    };
+    let span = ProtoSpan {
+        trace_id: vec![1; 16],
+        span_id: vec![2; 8],
+        name: "evil\x1b[2J".into(),
+        start_time_unix_nano: 5,
+        end_time_unix_nano: 3,
+        attributes: (0..100)
+            .map(|n| pair(n.to_string(), &"ä".repeat(1000)))
+            .collect(),
+        status: Some(ProtoStatus {
+            code: 2,
+            message: "no\nway".into(),
+        }),
+        ..ProtoSpan::default()
+    };
+    let without_id = ProtoSpan {
+        trace_id: vec![1; 3],
+        ..span.clone()
+    };
+    let exported = ResourceSpans {
+        resource: Some(ProtoResource {
+            attributes: vec![pair("service.name".into(), "kubelet")],
+            ..ProtoResource::default()
+        }),
+        scope_spans: vec![ScopeSpans {
+            spans: vec![without_id, span],
+            ..ScopeSpans::default()
+        }],
+        ..ResourceSpans::default()
+    };
+    let kept: Vec<_> = seen(vec![exported]).collect();
+    let [(trace, seen)] = &kept[..] else {
+        panic!("{kept:?}");
+    };
+    assert_eq!(*trace, u128::from_be_bytes([1; 16]));
+    assert_eq!(
+        (seen.service.as_str(), seen.name.as_str()),
+        ("kubelet", "evil [2J")
+    );
+    assert_eq!(seen.error.as_deref(), Some("no way"));
+    assert_eq!((seen.start_unix_nano, seen.end_unix_nano), (5, 5));
+    assert_eq!(seen.attributes.len(), 32);
+    assert!(seen.bytes() < 40_000, "{}", seen.bytes());
+}
+
+/// A step from `start` to `end` in milliseconds.
+fn step(id: u64, parent: u64, name: &str, service: &str, start: u64, end: u64) -> Seen {
+    Seen {
+        id,
+        parent,
+        name: name.into(),
+        service: service.into(),
+        start_unix_nano: start * 1_000_000,
+        end_unix_nano: end * 1_000_000,
+        ..Seen::default()
+    }
+}
+
+fn with(mut seen: Seen, key: &str, value: &str) -> Seen {
+    seen.attributes.push((key.into(), value.into()));
+    seen
+}
+
+fn failed(mut seen: Seen, why: &str) -> Seen {
+    seen.error = Some(why.into());
+    seen
+}
+
+fn shown(spans: &[Seen]) -> String {
+    waterfall::lines(spans, 100).join("\n")
+}
+
+#[test]
+fn a_journey_is_shown_in_the_order_of_its_steps() {
+    let on_node = |seen| with(seen, attribute::NODE, "node-0");
+    let spans = [
+        on_node(with(
+            step(7, 6, "allocate", "cri", 60, 70),
+            attribute::IPS,
+            "10.244.0.2",
+        )),
+        on_node(step(5, 4, "RunPodSandbox", "cri", 40, 90)),
+        on_node(step(6, 5, "ADD host-local", "cri", 50, 80)),
+        step(1, 0, "create", "apiserver", 0, 10),
+        step(2, 1, "queue", "scheduler", 10, 20),
+        with(
+            step(3, 1, "schedule", "scheduler", 20, 20),
+            attribute::CHOSEN,
+            "node-0",
+        ),
+        on_node(step(4, 1, "sync", "kubelet", 30, 100)),
+    ];
+    assert_eq!(
+        shown(&spans),
+        "\
+STEP                     PROCESS         0                               100 ms       TOOK
+create                   apiserver       ▕████                                ▏   10.0 ms
+├─ queue                 scheduler       ▕    ███                             ▏   10.0 ms
+├─ schedule              scheduler       ▕       ▏                            ▏      0 µs  node-0
+└─ sync                  kubelet node-0  ▕           █████████████████████████▏   70.0 ms
+   └─ RunPodSandbox      cri node-0      ▕              ██████████████████    ▏   50.0 ms
+      └─ ADD host-local  cri node-0      ▕                  ███████████       ▏   30.0 ms
+         └─ allocate     cri node-0      ▕                      ███           ▏   10.0 ms  10.244.0.2"
+    );
+}
+
+#[test]
+fn what_failed_alike_is_one_line() {
+    let full = "0/1 nodes are available: 1 Insufficient pod IPs.";
+    let spans = [
+        step(1, 0, "create", "apiserver", 0, 1),
+        step(2, 1, "queue", "scheduler", 1, 2),
+        failed(step(3, 1, "schedule", "scheduler", 2, 3), full),
+        step(4, 1, "queue", "scheduler", 3, 50),
+        failed(step(5, 1, "schedule", "scheduler", 50, 51), full),
+        step(6, 1, "queue", "scheduler", 51, 99),
+        step(7, 1, "schedule", "scheduler", 99, 100),
+    ];
+    assert_eq!(
+        shown(&spans),
+        "\
+STEP            PROCESS    0                              100 ms       TOOK
+create          apiserver  ▕▏                                  ▏    1.0 ms
+├─ queue ×3     scheduler  ▕███████████████████████████████████▏   96.0 ms
+├─ schedule ×2  scheduler  ▕ ▏                ▏                ▏    2.0 ms  failed: 0/1 nodes are available: 1 Insufficient pod IPs.
+└─ schedule     scheduler  ▕                                  █▏    1.0 ms"
+    );
+}
+
+#[test]
+fn what_has_lost_its_parent_or_goes_in_circles_is_no_trap() {
+    let spans = [
+        step(2, 1, "orphan", "a", 0, 1),
+        step(3, 3, "its own", "a", 0, 1),
+        step(4, 5, "circle", "a", 0, 1),
+        step(5, 4, "circle", "a", 0, 1),
+    ];
+    let text = shown(&spans);
+    assert!(
+        text.contains("orphan") && text.contains("its own"),
+        "{text}"
+    );
+    assert!(waterfall::lines(&[], 80).is_empty());
+}

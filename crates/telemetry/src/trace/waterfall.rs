@@ -1,0 +1,282 @@
+//! A trace as people look at it: a line for each step, indented under what it is a part of, with a bar that shows when it was.
+//!
+//! Steps that failed again and again in the same way are one line. Pure: spans and a width go in, lines come out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{Seen, attribute};
+
+/// Narrower than this, there is no room for bars.
+const MIN_WIDTH: usize = 80;
+/// Columns of a duration, as in `999.9 ms`.
+const DURATION: usize = 9;
+/// Columns of a bar, at least and at most.
+const BAR: (usize, usize) = (16, 48);
+
+/// Attributes that are shown: of the others, the line itself or the heading says the same.
+const SHOWN: [&str; 5] = [
+    attribute::CHOSEN,
+    attribute::IPS,
+    attribute::NETWORK,
+    attribute::SANDBOX,
+    attribute::NODE,
+];
+/// Ids are shown as short as everybody shows them.
+const SHORT_ID: usize = 12;
+
+/// The lines for spans of one trace, in any order, on `width` columns. The time goes from the first beginning to the last end; the first line says so.
+pub fn lines(spans: &[Seen], width: usize) -> Vec<String> {
+    let Some((from, until)) = extent(spans) else {
+        return Vec::new();
+    };
+    let tree = Tree::new(spans);
+    let mut rows = Vec::new();
+    tree.rows(&tree.roots, &mut Vec::new(), &mut rows);
+    let columns = Columns::for_rows(&rows, width.max(MIN_WIDTH), from, until);
+    let mut lines = vec![columns.heading()];
+    lines.extend(rows.iter().map(|row| columns.line(row)));
+    lines
+}
+
+/// How long it took, in three digits and the unit that suits.
+pub fn duration(nanos: u64) -> String {
+    let duration = Duration::from_nanos(nanos);
+    let micros = duration.as_micros();
+    let seconds = duration.as_secs_f64();
+    match micros {
+        0..1_000 => format!("{micros} µs"),
+        1_000..100_000 => format!("{:.1} ms", seconds * 1e3),
+        100_000..1_000_000 => format!("{:.0} ms", seconds * 1e3),
+        1_000_000..600_000_000 => format!("{seconds:.1} s"),
+        _ => format!("{:.0} min", seconds / 60.0),
+    }
+}
+
+fn extent(spans: &[Seen]) -> Option<(u64, u64)> {
+    let from = spans.iter().map(|span| span.start_unix_nano).min()?;
+    let until = spans.iter().map(|span| span.end_unix_nano).max()?;
+    Some((from, until))
+}
+
+/// Which span is a part of which.
+struct Tree<'a> {
+    /// In the order of their beginnings. What is a part of something that is not there is a root.
+    roots: Vec<&'a Seen>,
+    parts: BTreeMap<u64, Vec<&'a Seen>>,
+}
+
+/// A step, or several that were alike.
+struct Row<'a> {
+    indent: String,
+    spans: Vec<&'a Seen>,
+}
+
+impl<'a> Tree<'a> {
+    fn new(spans: &'a [Seen]) -> Self {
+        let known: BTreeSet<u64> = spans.iter().map(|span| span.id).collect();
+        let mut ordered: Vec<&Seen> = spans.iter().collect();
+        // What ends later contains what begins at the same time.
+        ordered.sort_by_key(|span| (span.start_unix_nano, u64::MAX - span.end_unix_nano, span.id));
+        let (mut roots, mut parts) = (Vec::new(), BTreeMap::<u64, Vec<&Seen>>::new());
+        for span in ordered {
+            match known.contains(&span.parent) && span.parent != span.id {
+                true => parts.entry(span.parent).or_default().push(span),
+                false => roots.push(span),
+            }
+        }
+        Self { roots, parts }
+    }
+
+    fn parts(&self, of: &Seen) -> &[&'a Seen] {
+        self.parts.get(&of.id).map_or(&[], Vec::as_slice)
+    }
+
+    /// Appends the rows of `spans`, which are parts of the same, and of their parts. `open` says for each level above whether more of it comes.
+    fn rows(&self, spans: &[&'a Seen], open: &mut Vec<bool>, rows: &mut Vec<Row<'a>>) {
+        // Spans that name each other in a circle are nobody's parts and are never reached; a chain may still be as long as an export.
+        if open.len() > 32 {
+            return;
+        }
+        let groups = self.folded(spans);
+        let count = groups.len();
+        for (index, group) in groups.into_iter().enumerate() {
+            let is_last = index + 1 == count;
+            let is_root = open.is_empty();
+            let mut indent: String = open
+                .iter()
+                .skip(1)
+                .map(|more| if *more { "│  " } else { "   " })
+                .collect();
+            if !is_root {
+                indent.push_str(if is_last { "└─ " } else { "├─ " });
+            }
+            // Of those that were alike, the last is the one to look into.
+            let parts = group.last().map_or(&[][..], |last| self.parts(last));
+            rows.push(Row {
+                indent,
+                spans: group,
+            });
+            open.push(!is_last);
+            self.rows(parts, open, rows);
+            open.pop();
+        }
+    }
+
+    /// Puts together what failed alike, and what has no parts and was alike.
+    fn folded(&self, spans: &[&'a Seen]) -> Vec<Vec<&'a Seen>> {
+        let mut groups: Vec<Vec<&Seen>> = Vec::new();
+        for span in spans {
+            let is_alike = |group: &&mut Vec<&Seen>| {
+                group.first().is_some_and(|first| {
+                    first.name == span.name
+                        && first.process() == span.process()
+                        && first.error == span.error
+                        && (span.error.is_some()
+                            || (self.parts(first).is_empty() && self.parts(span).is_empty()))
+                })
+            };
+            match groups.iter_mut().find(is_alike) {
+                Some(group) => group.push(span),
+                None => groups.push(vec![span]),
+            }
+        }
+        groups
+    }
+}
+
+impl Row<'_> {
+    fn name(&self) -> String {
+        let Self { indent, spans } = self;
+        let name = spans.first().map_or("", |span| &span.name);
+        match spans.len() {
+            0 | 1 => format!("{indent}{name}"),
+            count => format!("{indent}{name} ×{count}"),
+        }
+    }
+
+    fn process(&self) -> String {
+        self.spans
+            .first()
+            .map(|span| span.process())
+            .unwrap_or_default()
+    }
+
+    /// What is worth knowing besides.
+    fn note(&self) -> String {
+        let Some(last) = self.spans.last() else {
+            return String::new();
+        };
+        let process = self.process();
+        let shown = SHOWN.iter().filter_map(|key| {
+            let value = last.attribute(key)?;
+            let is_said = *key == attribute::NODE && process.ends_with(value);
+            let value = match *key {
+                attribute::SANDBOX => value.get(..SHORT_ID).unwrap_or(value),
+                _ => value,
+            };
+            (!is_said).then_some(value)
+        });
+        let error = last.error.as_ref().map(|error| match error.as_str() {
+            "" => "failed".to_owned(),
+            why => format!("failed: {why}"),
+        });
+        let parts: Vec<_> = error.into_iter().chain(shown.map(str::to_owned)).collect();
+        parts.join("  ")
+    }
+
+    fn nanos(&self) -> u64 {
+        let each = self.spans.iter();
+        each.map(|span| span.end_unix_nano - span.start_unix_nano)
+            .fold(0, u64::saturating_add)
+    }
+}
+
+fn widest<'a>(rows: &[Row<'a>], text: impl Fn(&Row<'a>) -> String) -> usize {
+    let widths = rows.iter().map(|row| text(row).chars().count());
+    widths.max().unwrap_or_default()
+}
+
+/// How wide each column is.
+struct Columns {
+    name: usize,
+    process: usize,
+    bar: usize,
+    from: u64,
+    until: u64,
+}
+
+impl Columns {
+    fn for_rows(rows: &[Row<'_>], width: usize, from: u64, until: u64) -> Self {
+        let (name, process) = (widest(rows, Row::name), widest(rows, Row::process));
+        // Notes have the columns that bars leave, and go over the edge if they must: they say why something failed.
+        let note = widest(rows, Row::note).min(width / 4);
+        let left = width.saturating_sub(name + process + DURATION + note + 8);
+        Self {
+            name,
+            process,
+            bar: left.clamp(BAR.0, BAR.1),
+            from,
+            until,
+        }
+    }
+
+    fn heading(&self) -> String {
+        let Self {
+            name,
+            process,
+            bar,
+            from,
+            until,
+        } = *self;
+        let all = duration(until - from);
+        format!(
+            "{:name$}  {:process$}  0{all:>end$}  {:>DURATION$}",
+            "STEP",
+            "PROCESS",
+            "TOOK",
+            end = bar + 1
+        )
+    }
+
+    fn line(&self, row: &Row<'_>) -> String {
+        let Self { name, process, .. } = *self;
+        let text = format!(
+            "{:name$}  {:process$}  ▕{}▏ {:>DURATION$}  {}",
+            row.name(),
+            row.process(),
+            self.bar(&row.spans),
+            duration(row.nanos()),
+            row.note()
+        );
+        text.trim_end().to_owned()
+    }
+
+    /// A mark for each part of the time in which one of the spans was under way, and a thin one for one that was over in no time.
+    fn bar(&self, spans: &[&Seen]) -> String {
+        let mut cells = vec![' '; self.bar];
+        for span in spans {
+            let first = self.cell(span.start_unix_nano).min(self.bar - 1);
+            let end = self.cell(span.end_unix_nano).min(self.bar);
+            match cells.get_mut(first..end) {
+                Some(marked) if !marked.is_empty() => marked.fill('█'),
+                _ => {
+                    if let Some(cell @ ' ') = cells.get_mut(first) {
+                        *cell = '▏';
+                    }
+                }
+            }
+        }
+        cells.into_iter().collect()
+    }
+
+    /// The cell that a moment is in, to the nearest.
+    fn cell(&self, at: u64) -> usize {
+        let all = u128::from((self.until - self.from).max(1));
+        let since = u128::from(at - self.from);
+        let cell = (since * self.bar as u128 + all / 2) / all;
+        usize::try_from(cell).unwrap_or(self.bar)
+    }
+}

@@ -1,0 +1,51 @@
+//! What the scheduler adds to the journey of a pod.
+
+use std::time::Instant;
+
+use podplane_api::core::Pod;
+use podplane_client::Api;
+use podplane_telemetry::trace::{InContext as _, Journey, Span, attribute};
+
+use crate::{
+    bind::{self, Outcome},
+    names::NodeName,
+    scheduler::Attempt,
+};
+
+/// When a pod came into the queue, and when it was its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) arrived: Instant,
+    pub(crate) begun: Instant,
+}
+
+/// The wait and the try, which is over.
+pub(crate) fn attempt(attempt: &Attempt, turn: Turn) {
+    let journey = Journey::creation(attempt.pod.uid.as_str());
+    let Turn { arrived, begun } = turn;
+    Span::of(journey, "queue").since(arrived).end_at(begun);
+    let mut span = Span::of(journey, "schedule").since(begun);
+    span.set(attribute::ATTEMPT, i64::from(attempt.attempts));
+    match &attempt.outcome {
+        Ok(node) => span.set(attribute::CHOSEN, node.to_string()),
+        Err(refusal) => span.fail(refusal.clone()),
+    }
+    span.end();
+}
+
+/// Binds, as a step that the API server's own is part of.
+pub(crate) async fn bind(pods: &Api<Pod>, attempt: &Attempt, node: &NodeName) -> Outcome {
+    let journey = Journey::creation(attempt.pod.uid.as_str());
+    let mut span = Span::of(journey, "bind").client();
+    span.set(attribute::CHOSEN, node.to_string());
+    let binding = bind::bind(pods, &attempt.pod, node);
+    let outcome = binding.with_context(span.context()).await;
+    match &outcome {
+        Outcome::Bound => {}
+        Outcome::Elsewhere => span.fail("bound by another"),
+        Outcome::Gone => span.fail("the pod is gone"),
+        Outcome::Failed(error) => span.fail(error.to_string()),
+    }
+    span.end();
+    outcome
+}
