@@ -67,12 +67,14 @@ impl Method {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Whether it is the one of that name. No name is every method's.
+    /// Whether it is the one of that name. No name is every method's, but for that by which processes tell of traces: nothing comes of it, and it
+    /// comes at any time.
     pub(super) fn is(&self, name: Option<&str>) -> bool {
-        name.is_none_or(|name| {
-            let name = name.trim_start_matches('/');
-            self.name() == name || self.path.trim_start_matches('/') == name
-        })
+        let Some(name) = name else {
+            return !self.path.starts_with("/opentelemetry.");
+        };
+        let name = name.trim_start_matches('/');
+        self.name() == name || self.path.trim_start_matches('/') == name
     }
 
     /// Whether one message comes, and one goes.
