@@ -1,7 +1,7 @@
 //! What happened in a run, as lines of JSON: `recording.jsonl`.
 //!
 //! A [`Recorder`] writes it: what goes over [links](crate::link) and which [faults](crate::fault) there were it hears by itself, and objects as
-//! they change from [`watch`]. [`replay`] reads it again.
+//! they change from [`watch()`]. [`replay`] reads it again.
 
 mod entry;
 pub mod replay;
