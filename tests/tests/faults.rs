@@ -1,6 +1,6 @@
 //! Each fault of the testkit does what it says to real processes, and nothing when it is healed.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result};
 use podplane_api::{
@@ -18,7 +18,7 @@ use podplane_testkit::{
 use podplane_tests::{
     Cluster, Network, builder, eventually, peers,
     pods::{ip, pod, running},
-    programs::bin_dir,
+    programs::{bin_dir, finish},
 };
 use tonic::Code;
 
@@ -403,5 +403,40 @@ async fn a_run_is_recorded_and_replayed() -> Result<()> {
     };
     eventually("all of it is recorded", shown, has_all).await;
     cluster.recorder().step_ended("a pod", Ok(()));
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_no_one_here_wrote_finds_no_difference_over_a_link() -> Result<()> {
+    let Some(python) = peers::python() else {
+        return Ok(());
+    };
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1).links()).await? else {
+        return Ok(());
+    };
+    let run = |verb: &str, address: &str, rest: &[&str]| {
+        let mut client = Command::new("python3");
+        client.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client.py"));
+        let client = client.args([verb, address]).args(rest);
+        finish(client.env("PYTHONPATH", &python))
+    };
+    let link = cluster.links()?.dir().join("scheduler.sock");
+    let link = format!("unix:{}", link.display());
+    let namespaces = "podplane.core.v1.NamespaceService";
+    let calls: [(&str, &[&str]); 4] = [
+        ("services", &[]),
+        ("health", &[namespaces]),
+        (
+            "call",
+            &[namespaces, "GetNamespace", r#"{"name": "default"}"#],
+        ),
+        ("call", &[namespaces, "GetNamespace", r#"{"name": "none"}"#]),
+    ];
+    for (verb, rest) in calls {
+        let (over, direct) = (run(verb, &link, rest), run(verb, cluster.server(), rest));
+        assert_eq!(over, direct, "{verb} {rest:?}");
+        let is_refused = rest.last().is_some_and(|last| last.contains("none"));
+        assert_eq!(over.code, Some(i32::from(is_refused)), "{over:?}");
+    }
     cluster.finish().await
 }

@@ -7,7 +7,7 @@ use futures::stream;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
-    body::{Frame, Incoming},
+    body::{Body as _, Frame, Incoming},
     client::conn::http2::{self as client, SendRequest},
     rt::Executor,
     server::conn::http2 as server,
@@ -193,13 +193,22 @@ async fn collect(body: Incoming) -> Result<(Bytes, Option<HeaderMap>), BoxError>
 }
 
 fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Body {
-    let trailers = async { trailers.map(Ok) };
-    let body = Full::new(bytes).with_trailers(trailers);
-    body.map_err(|never| match never {}).boxed_unsync()
+    let body = Full::new(bytes);
+    match trailers {
+        Some(trailers) => {
+            let body = body.with_trailers(async { Some(Ok(trailers)) });
+            body.map_err(|never| match never {}).boxed_unsync()
+        }
+        // An answer without messages has its status in its headers, and then these must end it: some clients take no frame after them.
+        None => body.map_err(|never| match never {}).boxed_unsync(),
+    }
 }
 
 /// Passes a stream on, each part of it as late as it is to be.
 fn forward(link: Arc<Link>, tasks: &Tasks, call: Taken, told: Told, mut body: Incoming) -> Body {
+    if body.is_end_stream() {
+        return whole(Bytes::new(), None);
+    }
     let (sender, arrived) = mpsc::channel(HELD);
     // It reads ahead, so that what comes together is late together.
     tasks.execute(async move {
