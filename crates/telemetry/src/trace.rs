@@ -1,7 +1,7 @@
 //! Journeys of pods as traces: spans, where they go, and how they are shown.
 //!
 //! A pod's UID is the id of the trace of its creation, and the root span's id is part of it too, so that every process can add a span to the
-//! journey of a pod that it knows nothing else of ([`Journey`], ADR 0016). A [`Span`] is handed to every [`Outlet`] of the process when it ends; that
+//! journey of a pod that it knows nothing else of ([`Journey`], ADR 0016). A [`Span`] is handed to every outlet of the process when it ends; that
 //! never waits, and what an outlet has no room for is counted and dropped.
 
 mod context;
