@@ -64,7 +64,9 @@ async fn until_told(cluster: &Cluster, pod: &str, reason: &str, what: &str) {
             .is_ok_and(|messages| messages.iter().any(|message| message.contains(what)))
     };
     let waited = format!("{reason} with {what:?}");
-    eventually(&waited, look, is_there).await.unwrap();
+    eventually(&waited, look, is_there)
+        .await
+        .expect("it is told in time");
 }
 
 #[tokio::test]
