@@ -93,8 +93,7 @@ impl SchedulerService for Service {
             name,
         } = request.into_inner();
         if name.is_empty() {
-            let error = ApiError::new(Reason::BadRequest, "name: Required value");
-            return Err(error.into());
+            return Err(ApiError::bad_field("name", "Required value".to_owned()).into());
         }
         if namespace.is_empty() {
             "default".clone_into(&mut namespace);

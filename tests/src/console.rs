@@ -5,6 +5,9 @@ use std::{
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{RecvTimeoutError, Sender, channel},
+    thread,
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -78,6 +81,7 @@ pub struct Session {
     shell: Child,
     stdin: ChildStdin,
     shown: BufReader<io::PipeReader>,
+    _alive: Sender<()>,
 }
 
 /// What a command did.
@@ -89,6 +93,8 @@ pub struct Done {
     pub shown: String,
 }
 
+/// How long all commands of a page may take together. Then the shell is killed, so that a command that hangs fails its test.
+const PATIENCE: Duration = Duration::from_secs(5 * 60);
 const END: &str = "--- end of the command:";
 
 impl Session {
@@ -111,10 +117,18 @@ impl Session {
             .process_group(0)
             .spawn()?;
         let stdin = shell.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let group = Pid::from_child(&shell);
+        let (alive, ended) = channel();
+        thread::spawn(move || {
+            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                _ = kill_process_group(group, Signal::KILL);
+            }
+        });
         Ok(Self {
             shell,
             stdin,
             shown: BufReader::new(shown),
+            _alive: alive,
         })
     }
 
