@@ -81,7 +81,7 @@ const FAILS: &str = "
 cluster: {nodes: 1, nodeCIDRMaskSize: 30}
 steps:
 - run: {command: [podplane, run, web, --replicas, '2']}
-- wait: {expect: [{event: FailedScheduling, message: pod IPs}]}
+- wait: {expect: [{event: FailedScheduling, message: pod IPs}, {count: pods, where: 'object.status.phase == \"Running\"', equals: 1}]}
 - name: two run
   wait:
     within: 500ms
@@ -289,7 +289,7 @@ fn a_report_is_junit_to_others() -> Result<()> {
     let script = "import json, junitparser\n\
         suites = list(junitparser.JUnitXml.fromfile('report.xml'))\n\
         print(json.dumps([[case.name, [type(result).__name__ for result in case.result], case.time > 0,\n\
-            case.result[0].text if case.result else case.system_out, {p.name: p.value for p in case.properties()}]\n\
+            case.result[0].text if case.result else case.system_out, {p.name: p.value for p in case.child(junitparser.Properties)}]\n\
             for suite in suites for case in suite]))";
     let mut python = Command::new("python3");
     let python = python.args(["-c", script]).env("PYTHONPATH", path);
@@ -336,7 +336,7 @@ fn runs_are_side_by_side() {
 #[test]
 fn chance_follows_from_the_seed() {
     let text = "
-cluster: {nodes: 8, nodesPerProcess: 1}
+cluster: {nodes: 4, nodesPerProcess: 1}
 steps:
 - kill: {process: 'kubelet-*'}
 - kill: {process: 'cri-*', signal: TERM}

@@ -75,7 +75,14 @@ impl Console {
         } = report;
         let took = seconds(*took);
         let (style, word, detail) = match outcome {
-            Outcome::Passed => (GOOD, "PASS", format!("{} steps, {took}", steps.len())),
+            Outcome::Passed => (
+                GOOD,
+                "PASS",
+                match steps.len() {
+                    1 => format!("1 step, {took}"),
+                    number => format!("{number} steps, {took}"),
+                },
+            ),
             Outcome::Failed(_) => (BAD, "FAIL", took),
             Outcome::Broken(_) => (BAD, "ERROR", took),
             Outcome::Interrupted => (BAD, "INTERRUPTED", took),

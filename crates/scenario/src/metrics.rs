@@ -6,7 +6,7 @@ use ::http::Method;
 use anyhow::{Context as _, Result, ensure};
 use prometheus_parse::{Scrape, Value};
 
-use crate::http;
+use crate::{http, problem::suggestion};
 
 /// The series of a metric that have these labels, each with its labels and its value.
 pub(crate) async fn series(
@@ -27,6 +27,18 @@ pub(crate) async fn series(
 fn read(text: &str, name: &str, labels: &BTreeMap<String, String>) -> Result<Vec<(String, f64)>> {
     let lines = text.lines().map(|line| Ok(line.to_owned()));
     let scrape = Scrape::parse(lines).context("read the metrics")?;
+    let families = || scrape.docs.keys().map(String::as_str);
+    let names = || families().chain(scrape.samples.iter().map(|sample| sample.metric.as_str()));
+    let is_known = |known: &str| {
+        let rest = name.strip_prefix(known);
+        rest.is_some_and(|rest| ["", "_total", "_count", "_sum"].contains(&rest))
+    };
+    // A family without series counts nothing yet. One that there is not would, forever.
+    ensure!(
+        names().any(is_known),
+        "there is no metric {name}{}",
+        suggestion(name, names())
+    );
     let matching = scrape.samples.iter().filter(|sample| {
         sample.metric == name
             && labels
@@ -74,6 +86,11 @@ mod tests {
         assert_eq!(values("pending", &[("queue", "unschedulable")]), [3.0]);
         assert_eq!(values("seconds_count", &[]), [4.0]);
         assert_eq!(values("done_total", &[]), [7.0]);
-        assert!(values("none", &[]).is_empty());
+        assert!(values("pending", &[("queue", "none")]).is_empty());
+        let error = read(TEXT, "pendin", &labels(&[])).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "there is no metric pendin; did you mean \"pending\"?"
+        );
     }
 }
