@@ -181,10 +181,21 @@ impl Recording {
     }
 }
 
-/// Whether nobody misses it who does not ask for it: requests that went well, and objects, whose changes are shown by field.
+/// Whether nobody misses it who does not ask for it: requests that went well, watches that ended with a connection, and objects, whose changes are shown by field.
 fn is_quiet(what: &What) -> bool {
     match what {
-        What::Request { code, fault, .. } => code.as_deref() == Some("Ok") && fault.is_none(),
+        What::Request {
+            code,
+            fault,
+            messages,
+            ..
+        } => {
+            let went_well = match code.as_deref() {
+                Some(code) => code == "Ok",
+                None => messages.is_some(),
+            };
+            went_well && fault.is_none()
+        }
         What::Object { .. } => true,
         _ => false,
     }
@@ -381,6 +392,11 @@ impl fmt::Display for Step {
         } in changes
         {
             // UIDs tell that an object is another one, no more.
+            if let ("uid", [none, _]) = (*field, values.as_slice())
+                && none == NONE
+            {
+                continue;
+            }
             let values: Vec<_> = values
                 .iter()
                 .map(|value| match *field {
