@@ -9,6 +9,7 @@ use podplane_api::{
     pod_ips::{OUT_OF_POD_IPS, is_host_network},
 };
 use podplane_client::{DeleteParams, events::EventType};
+use podplane_telemetry::trace::Span;
 use tokio::sync::{Notify, watch};
 use tonic::Status;
 
@@ -326,7 +327,14 @@ impl Worker {
         }
         let pods = self.node.client.namespaced::<Pod>(pod.namespace());
         let phase = status.phase.as_deref().unwrap_or_default();
-        let span = steps.begin(format!("status {phase}")).client();
+        // What is written again, or in another way, takes the pod no further.
+        let before = pod.status.as_ref();
+        let is_step = before
+            .is_none_or(|before| before.phase != status.phase || before.pod_ips != status.pod_ips);
+        let span = match is_step {
+            true => steps.begin(format!("status {phase}")).client(),
+            false => Span::of(None, ""),
+        };
         let wanted = Pod {
             status: Some(status),
             ..pod.clone()
