@@ -1,0 +1,284 @@
+//! Expectations.
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+
+use super::Checker;
+use crate::{
+    document::Path,
+    format::{self, Expect, Network, Subject},
+    plan::{Expectation, Look, Rule},
+    problem::listed,
+    rule::{self, Cel, Numbers, ValueRule},
+};
+
+impl Checker<'_> {
+    pub(super) fn expectations(&mut self, path: &Path, each: Vec<Expect>) -> Vec<Expectation> {
+        if each.is_empty() {
+            self.wrong(path, "what must hold? Want at least one expectation");
+        }
+        let numbered = each.into_iter().enumerate();
+        numbered
+            .filter_map(|(index, expect)| self.expectation(&path.index(index), expect))
+            .collect()
+    }
+
+    fn expectation(&mut self, path: &Path, expect: Expect) -> Option<Expectation> {
+        let keys = self.document.keys(path);
+        let subject_of = |key: &str| {
+            Subject::ALL
+                .into_iter()
+                .find(|subject| subject.key() == key)
+        };
+        let subjects: Vec<_> = keys.iter().filter_map(|key| subject_of(key)).collect();
+        let subject = match subjects.as_slice() {
+            [subject] => *subject,
+            [] => {
+                let known = Subject::ALL.map(Subject::key);
+                self.wrong(
+                    path,
+                    format!("what is this about? Say one of {}", known.join(", ")),
+                );
+                return None;
+            }
+            [first, second, ..] => {
+                let message = format!(
+                    "an expectation is about one thing, and this one is about {} before {}",
+                    first.key(),
+                    second.key()
+                );
+                self.wrong_key(&path.key(second.key()), message);
+                return None;
+            }
+        };
+        let stray = keys
+            .iter()
+            .find(|key| **key != subject.key() && !subject.companions().contains(key));
+        if let Some(stray) = stray {
+            let message = format!(
+                "{stray} does not go with {}; what does is {}",
+                subject.key(),
+                listed(subject.companions())
+            );
+            self.wrong_key(&path.key(stray), message);
+            return None;
+        }
+        let rule = match subject {
+            Subject::Object => self.object(path, expect)?,
+            Subject::Count => self.count(path, expect)?,
+            Subject::Event => self.event(path, expect)?,
+            Subject::Metric => self.metric(path, expect)?,
+            Subject::Ping => self.ping(path, expect)?,
+            Subject::Command => self.command(path, expect)?,
+            Subject::Call => self.call(path, expect)?,
+        };
+        Some(Expectation {
+            at: self.document.at(path),
+            text: self.document.value_at(path).to_string(),
+            rule,
+        })
+    }
+
+    fn object(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+        let numbers = Numbers {
+            equals: None,
+            at_least: expect.at_least,
+            at_most: expect.at_most,
+        };
+        let rule = ValueRule {
+            exists: expect.exists,
+            equals: expect.equals,
+            not_equals: expect.not_equals,
+            matches: self.pattern(&path.key("matches"), expect.matches.as_deref())?,
+            numbers,
+        };
+        let has_rule = rule.equals.is_some()
+            || rule.not_equals.is_some()
+            || rule.matches.is_some()
+            || !numbers.is_empty();
+        let look = match (expect.jsonpath, expect.cel) {
+            (Some(_), Some(_)) => {
+                self.wrong_key(
+                    &path.key("cel"),
+                    "jsonpath or cel: make them two expectations",
+                );
+                return None;
+            }
+            (Some(text), None) => {
+                let parsed = rule::Path::parse(&text);
+                let parsed = self.rule(&path.key("jsonpath"), &text, parsed)?;
+                Look::Path {
+                    text,
+                    path: parsed,
+                    rule,
+                }
+            }
+            (None, Some(text)) => {
+                if has_rule || rule.exists.is_some() {
+                    self.wrong(
+                        &path.key("cel"),
+                        "a CEL expression says all by itself: put the comparison into it",
+                    );
+                    return None;
+                }
+                Look::Cel(self.rule(&path.key("cel"), &text, Cel::parse(&text))?)
+            }
+            (None, None) if has_rule => {
+                self.wrong(path, "which value of the object? Say it with jsonpath");
+                return None;
+            }
+            (None, None) => Look::Exists(rule.exists.unwrap_or(true)),
+        };
+        let object = expect.object?;
+        self.kind(&path.key("object"), &object.kind);
+        Some(Rule::Object {
+            object,
+            namespace: expect.namespace.unwrap_or_else(|| "default".into()),
+            look,
+        })
+    }
+
+    /// The numbers of an expectation whose `equals` is one too.
+    fn numbers(&mut self, path: &Path, expect: &Expect) -> Option<Numbers> {
+        let equals = match &expect.equals {
+            None => None,
+            Some(value) => match value.as_f64() {
+                Some(number) => Some(number),
+                None => {
+                    self.wrong(&path.key("equals"), format!("{value} is no number"));
+                    return None;
+                }
+            },
+        };
+        Some(Numbers {
+            equals,
+            at_least: expect.at_least,
+            at_most: expect.at_most,
+        })
+    }
+
+    fn needed(&mut self, path: &Path, expect: &Expect) -> Option<Numbers> {
+        let numbers = self.numbers(path, expect)?;
+        if numbers.is_empty() {
+            self.wrong(path, "how many? Say equals, atLeast or atMost");
+            return None;
+        }
+        Some(numbers)
+    }
+
+    fn count(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+        let numbers = self.needed(path, &expect)?;
+        let filter = match expect.filter {
+            None => None,
+            Some(text) => Some(self.rule(&path.key("where"), &text, Cel::parse(&text))?),
+        };
+        let kind = expect.count?;
+        self.kind(&path.key("count"), &kind);
+        Some(Rule::Count {
+            kind,
+            namespace: expect.namespace,
+            selector: expect.selector,
+            filter,
+            numbers,
+        })
+    }
+
+    fn event(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+        let mut numbers = self.numbers(path, &expect)?;
+        if numbers.is_empty() {
+            numbers.at_least = Some(1.0);
+        }
+        let message = match &expect.message {
+            None => None,
+            Some(text) => Some(self.text(&path.key("message"), text)?),
+        };
+        if let Some(on) = &expect.on {
+            self.kind(&path.key("on"), &on.kind);
+        }
+        Some(Rule::Event {
+            reason: expect.event?,
+            on: expect.on,
+            namespace: expect.namespace,
+            message,
+            event_type: expect.event_type,
+            numbers,
+        })
+    }
+
+    fn metric(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+        let numbers = self.needed(path, &expect)?;
+        let Some(service) = expect.service else {
+            self.wrong(
+                path,
+                "whose metric? Say service: scheduler, kubelet-node-0, …",
+            );
+            return None;
+        };
+        self.process(&path.key("service"), &service);
+        Some(Rule::Metric {
+            name: expect.metric?,
+            service,
+            labels: expect.labels,
+            numbers,
+        })
+    }
+
+    fn ping(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+        if self.network == Network::Ledger {
+            self.wrong_key(
+                &path.key("ping"),
+                "in ledger mode pods have no network to ping in: set cluster.network to kernel",
+            );
+            return None;
+        }
+        let answers = expect.answers.unwrap_or(true);
+        if !answers && expect.answered_by.is_some() {
+            self.wrong_key(
+                &path.key("answeredBy"),
+                "if nobody answers, who should it be? Leave out answers: false or this",
+            );
+            return None;
+        }
+        Some(Rule::Ping {
+            ping: expect.ping?,
+            answered_by: expect.answered_by,
+            answers,
+        })
+    }
+
+    fn command(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+        let run = format::Run {
+            command: expect.command?,
+            exit_code: expect.exit_code.unwrap_or_default(),
+            stdout: expect.stdout,
+            stderr: expect.stderr,
+            stdin: None,
+            env: BTreeMap::new(),
+            within: None,
+        };
+        Some(Rule::Command(Box::new(self.run(path, run)?)))
+    }
+
+    fn call(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+        let numbers = self.needed(path, &expect)?;
+        let Some(of) = expect.of else {
+            self.wrong(path, "whose calls? Say of: scheduler, kubelet-node-0, …");
+            return None;
+        };
+        self.process(&path.key("of"), &of);
+        Some(Rule::Call {
+            method: expect.call?,
+            of,
+            numbers,
+        })
+    }
+
+    #[expect(clippy::option_option, reason = "a wrong pattern, or none")]
+    fn pattern(&mut self, path: &Path, text: Option<&str>) -> Option<Option<Regex>> {
+        match text {
+            None => Some(None),
+            Some(text) => self.rule(path, text, rule::pattern(text)).map(Some),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What scenarios name: kinds, services, flags, nodes, processes.
+
+use std::collections::BTreeSet;
+
+use super::{CONTROL_PLANE, Checker};
+use crate::{
+    document::Path,
+    format::Network,
+    load::services,
+    plan::glob,
+    problem::{listed, suggestion},
+};
+
+impl Checker<'_> {
+    /// Whether objects of this kind are served; `word` is what stands at `path`, or its beginning.
+    pub(super) fn kind(&mut self, path: &Path, word: &str) {
+        let known = &self.catalog.kinds;
+        if !known.contains(&word.to_lowercase()) {
+            let hint = suggestion(word, known.iter().map(String::as_str));
+            self.wrong(path, format!("the API server serves no {word:?}{hint}"));
+        }
+    }
+
+    pub(super) fn unknown_service(&self, service: &str) -> String {
+        let known = self.catalog.flags.keys().map(String::as_str);
+        format!(
+            "no service is called {service:?}; there are {}{}",
+            services(self.catalog),
+            suggestion(service, known)
+        )
+    }
+
+    /// Whether a service has a flag; `path` is that of all of its flags.
+    pub(super) fn flag(&mut self, path: &Path, service: &str, flag: &str) {
+        let Some(known) = self.catalog.flags.get(service) else {
+            return;
+        };
+        if !known.contains(flag) {
+            let hint = suggestion(flag, known.iter().map(String::as_str));
+            let see = if hint.is_empty() {
+                format!(": see podplane {service} --help")
+            } else {
+                hint
+            };
+            self.wrong_key(
+                &path.key(flag),
+                format!("{service} has no flag {flag:?}{see}"),
+            );
+        }
+    }
+
+    pub(super) fn node(&mut self, path: &Path, name: &str) {
+        let Some(nodes) = &self.nodes else { return };
+        let is_known = match glob(name) {
+            Some(pattern) => nodes.iter().any(|node| pattern.is_match(node)),
+            None => nodes.contains(name),
+        };
+        if !is_known {
+            let each: Vec<_> = nodes.iter().take(10).collect();
+            let more = if nodes.len() > 10 { ", …" } else { "" };
+            let hint = suggestion(name, nodes.iter().map(String::as_str));
+            let message = format!(
+                "there is no node {name:?} at this step; there are {}{more}{hint}",
+                listed(&each)
+            );
+            self.wrong(path, message);
+        }
+    }
+
+    /// A process, by the name that `podplane status` has for it.
+    pub(super) fn process(&mut self, path: &Path, name: &str) {
+        let of_nodes = |name: &str| name.starts_with("kubelet-") || name.starts_with("cri-");
+        self.names_one_node |= of_nodes(name) && !name.contains("-nodes-");
+        let Some(nodes) = &self.nodes else { return };
+        let of_nodes = nodes
+            .iter()
+            .flat_map(|node| [format!("kubelet-{node}"), format!("cri-{node}")]);
+        // Nodes of ledger mode may share processes.
+        let shared = (self.network != Network::Kernel)
+            .then(|| ["kubelet-nodes-0", "cri-nodes-0"].map(String::from));
+        let known: BTreeSet<String> = CONTROL_PLANE
+            .map(String::from)
+            .into_iter()
+            .chain(of_nodes)
+            .chain(shared.into_iter().flatten())
+            .collect();
+        let is_known = match glob(name) {
+            Some(pattern) => known.iter().any(|process| pattern.is_match(process)),
+            None => {
+                known.contains(name)
+                    || name.starts_with("kubelet-nodes-")
+                    || name.starts_with("cri-nodes-")
+            }
+        };
+        if !is_known {
+            let hint = suggestion(name, known.iter().map(String::as_str));
+            let message = format!(
+                "there is no process {name:?} at this step; there are {}, and kubelet-NODE and cri-NODE of each node{hint}",
+                CONTROL_PLANE.join(", ")
+            );
+            self.wrong(path, message);
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Steps.
+
+use super::{CONTROL_PLANE, Checker, RANGES};
+use crate::{
+    document::Path,
+    format::{self, ACTIONS, Command, Deletion, Manifest, Network, Several, Side},
+    plan::{Action, Case, Run, SETTLE, Step, WITHIN, Wait},
+    problem::{listed, suggestion},
+    rule::TextRule,
+};
+
+impl Checker<'_> {
+    pub(super) fn step(&mut self, path: &Path, step: format::Step, case: &Case) -> Option<Step> {
+        let present = self.document.keys(path);
+        let actions: Vec<&str> = present
+            .into_iter()
+            .filter(|key| ACTIONS.contains(key))
+            .collect();
+        if let [first, second, ..] = actions.as_slice() {
+            let message = format!(
+                "a step has one action, and this one has {first} before {second}: make {second} a step of its own"
+            );
+            self.wrong_key(&path.key(second), message);
+            return None;
+        }
+        if actions.is_empty() && step.violations.is_empty() {
+            self.wrong(
+                path,
+                format!("a step needs an action: one of {}", ACTIONS.join(", ")),
+            );
+            return None;
+        }
+        let action = actions.first().copied().unwrap_or_default().to_owned();
+        let title = step
+            .name
+            .clone()
+            .unwrap_or_else(|| self.title(path, &action));
+        let violations = step.violations.iter().copied().collect();
+        let settle = step.settle.map_or(SETTLE, |settle| settle.0);
+        let action = self.action(&path.key(&action), step, case)?;
+        Some(Step {
+            at: self.document.at(path),
+            title,
+            action,
+            violations,
+            settle,
+        })
+    }
+
+    fn action(&mut self, path: &Path, step: format::Step, case: &Case) -> Option<Action> {
+        // Exactly one of them is there, or none; `null` is as none.
+        Some(if let Some(Several(manifests)) = step.apply {
+            for (index, manifest) in manifests.iter().enumerate() {
+                if let Manifest::File(file) = manifest
+                    && !case.resolve(file).exists()
+                {
+                    let path = if self.document.value_at(path).is_array() {
+                        path.index(index)
+                    } else {
+                        path.clone()
+                    };
+                    self.wrong(
+                        &path,
+                        format!("there is no file {}", case.resolve(file).display()),
+                    );
+                }
+            }
+            self.applied(&manifests);
+            Action::Apply(manifests)
+        } else if let Some(Several(deleted)) = step.delete {
+            let deletions: Vec<Deletion> = deleted.iter().map(Into::into).collect();
+            let is_list = self.document.value_at(path).is_array();
+            for (index, deletion) in deletions.iter().enumerate() {
+                let path = if is_list {
+                    path.index(index)
+                } else {
+                    path.clone()
+                };
+                let path = if self.document.keys(&path).is_empty() {
+                    path
+                } else {
+                    path.key("object")
+                };
+                self.kind(&path, &deletion.object.kind);
+            }
+            Action::Delete(deletions)
+        } else if let Some(scale) = step.scale {
+            self.kind(&path.key("object"), &scale.object.kind);
+            Action::Scale(scale)
+        } else if let Some(wait) = step.wait {
+            Action::Wait(Wait {
+                within: wait.within.map_or(WITHIN, |within| within.0),
+                expect: self.expectations(&path.key("expect"), wait.expect),
+                timing: wait.timing,
+            })
+        } else if let Some(expect) = step.expect {
+            Action::Expect(self.expectations(path, expect))
+        } else if let Some(run) = step.run {
+            self.nodes = None;
+            Action::Run(Box::new(self.run(path, run)?))
+        } else if let Some(kill) = step.kill {
+            self.process(&path.key("process"), &kill.process);
+            Action::Kill(kill)
+        } else if let Some(pause) = step.pause {
+            self.process(&path.key("process"), &pause.process);
+            Action::Pause(pause)
+        } else if let Some(resume) = step.resume {
+            self.process(&path.key("process"), &resume.process);
+            Action::Resume(resume)
+        } else if let Some(cut) = step.partition {
+            self.cut(path, cut)?
+        } else if let Some(heal) = step.heal {
+            if let Some(node) = &heal.node {
+                self.node(&path.key("node"), node);
+            }
+            if let Some(process) = &heal.process {
+                self.process(&path.key("process"), process);
+            }
+            Action::Heal(heal)
+        } else if let Some(node) = step.fill_disk {
+            self.node(&path.key("node"), &node.node);
+            if node.node.contains('*') {
+                // Its disk is there before the cluster is.
+                self.wrong(&path.key("node"), "which node? Say its whole name");
+            }
+            Action::FillDisk(node)
+        } else if let Some(node) = step.free_disk {
+            self.node(&path.key("node"), &node.node);
+            Action::FreeDisk(node)
+        } else if let Some(calls) = step.calls {
+            self.calls(path, calls)?
+        } else if let Some(restart) = step.restart {
+            self.restart(path, restart)
+        } else if let Some(add) = step.add_nodes {
+            self.add_nodes(path, add)
+        } else if let Some(node) = step.remove_node {
+            self.node(&path.key("node"), &node.node);
+            if let Some(nodes) = &mut self.nodes {
+                nodes.remove(&node.node);
+            }
+            Action::RemoveNode(node)
+        } else if let Some(node) = step.reboot_node {
+            self.node(&path.key("node"), &node.node);
+            Action::RebootNode(node)
+        } else {
+            Action::Check
+        })
+    }
+
+    /// Node objects that are applied are nodes to the scenario, and files may hold any.
+    fn applied(&mut self, manifests: &[Manifest]) {
+        for manifest in manifests {
+            match manifest {
+                Manifest::File(_) => self.nodes = None,
+                Manifest::Object(object)
+                    if object.get("kind").is_some_and(|kind| kind == "Node") =>
+                {
+                    let name = object
+                        .get("metadata")
+                        .and_then(|metadata| metadata.get("name")?.as_str());
+                    if let (Some(nodes), Some(name)) = (&mut self.nodes, name) {
+                        nodes.insert(name.into());
+                    }
+                }
+                Manifest::Object(_) => {}
+            }
+        }
+    }
+
+    pub(super) fn run(&mut self, path: &Path, run: format::Run) -> Option<Run> {
+        let format::Run {
+            command,
+            exit_code,
+            stdout,
+            stderr,
+            stdin,
+            env,
+            within,
+        } = run;
+        let words = match command {
+            Command::Line(line) => vec!["sh".into(), "-c".into(), line],
+            Command::Words(words) => words,
+        };
+        if words.is_empty() {
+            self.wrong(&path.key("command"), "want a program");
+        }
+        let text = |this: &mut Self, key: &str, text: Option<format::Text>| match text {
+            None => Some(TextRule::default()),
+            Some(text) => this.text(&path.key(key), &text),
+        };
+        let stdout = text(self, "stdout", stdout);
+        let stderr = text(self, "stderr", stderr);
+        Some(Run {
+            words,
+            exit_code,
+            stdout: stdout?,
+            stderr: stderr?,
+            stdin,
+            env,
+            within: within.map_or(WITHIN, |within| within.0),
+        })
+    }
+
+    pub(super) fn text(&mut self, path: &Path, text: &format::Text) -> Option<TextRule> {
+        let pattern = match text {
+            format::Text::Rules(rules) => rules.matches.clone().unwrap_or_default(),
+            format::Text::Part(_) => String::new(),
+        };
+        self.rule(&path.key("matches"), &pattern, TextRule::new(text))
+    }
+
+    fn cut(&mut self, path: &Path, cut: format::Cut) -> Option<Action> {
+        match (&cut.node, &cut.process) {
+            (Some(node), None) => {
+                self.names_one_node = true;
+                self.node(&path.key("node"), node);
+            }
+            (None, Some(process)) if cut.from == Side::Network => {
+                self.wrong(
+                    &path.key("process"),
+                    format!(
+                        "{process} is a process: only a node is cut off from the network of pods"
+                    ),
+                );
+            }
+            (None, Some(process)) => self.process(&path.key("process"), process),
+            (Some(_), Some(_)) => self.wrong_key(
+                &path.key("process"),
+                "who is cut off, a node or a process? Name one of them",
+            ),
+            (None, None) => self.wrong(path, "who is cut off? Name a node or a process"),
+        }
+        if cut.from == Side::Network && self.network == Network::Ledger {
+            self.wrong(
+                &path.key("from"),
+                "in ledger mode there is no network of pods: set cluster.network to kernel",
+            );
+        }
+        if cut.process.as_deref() == Some("apiserver") {
+            self.wrong(
+                &path.key("process"),
+                "the API server cannot be cut off from itself: pause it, or cut off the others",
+            );
+        }
+        Some(Action::Partition(cut))
+    }
+
+    fn calls(&mut self, path: &Path, calls: format::Calls) -> Option<Action> {
+        self.process(&path.key("of"), &calls.of);
+        let does = calls.fail.is_some() || calls.delay.is_some() || calls.jitter.is_some();
+        if calls.clear == does {
+            self.wrong(
+                path,
+                "what becomes of the calls? Say fail, delay or jitter, or else clear: true",
+            );
+        }
+        if calls.afterwards && calls.fail.is_none() {
+            self.wrong_key(
+                &path.key("afterwards"),
+                "afterwards goes with fail: the call is carried out, and then its answer is lost",
+            );
+        }
+        Some(Action::Calls(calls))
+    }
+
+    fn restart(&mut self, path: &Path, restart: format::Restart) -> Action {
+        let service = restart.service.as_str();
+        if !CONTROL_PLANE.contains(&service) {
+            let hint = suggestion(service, CONTROL_PLANE);
+            let message = format!(
+                "{service:?} cannot be restarted with flags; {} can{hint}",
+                listed(&CONTROL_PLANE)
+            );
+            self.wrong(&path.key("service"), message);
+        }
+        for flag in restart.flags.keys() {
+            if !(RANGES.contains(&flag.as_str()) && service == "ipam-controller") {
+                self.flag(&path.key("flags"), service, flag);
+            }
+        }
+        Action::Restart(restart)
+    }
+
+    fn add_nodes(&mut self, path: &Path, add: format::AddNodes) -> Action {
+        let names: Vec<_> = add.each().into_iter().map(|node| node.name).collect();
+        if names.is_empty() {
+            self.wrong(&path.key("names"), "want the names of the new nodes");
+        }
+        if add.pod_cidr.is_some() && names.len() > 1 {
+            self.wrong(
+                &path.key("podCIDR"),
+                "one block is for one node: add each with a step of its own",
+            );
+        }
+        if self.network == Network::Ledger && add.network == Some(Network::Kernel) {
+            self.wrong(
+                &path.key("network"),
+                "a cluster in ledger mode has no nodes of the other: set cluster.network to kernel",
+            );
+        }
+        for name in &names {
+            if self
+                .nodes
+                .as_mut()
+                .is_some_and(|nodes| !nodes.insert(name.clone()))
+            {
+                self.wrong(
+                    &path.key("names"),
+                    format!("there is a node {name:?} already"),
+                );
+            }
+        }
+        Action::AddNodes(add)
+    }
+}

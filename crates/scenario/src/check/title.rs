@@ -1,0 +1,76 @@
+//! What a step without a name is called.
+
+use serde_json::Value;
+
+use super::Checker;
+use crate::document::Path;
+
+impl Checker<'_> {
+    /// What a step without a name is called.
+    pub(super) fn title(&self, path: &Path, action: &str) -> String {
+        if action.is_empty() {
+            return "look at the invariants".into();
+        }
+        let value = self.document.value_at(&path.key(action));
+        let detail = match (action, &value) {
+            (_, Value::String(text)) => text.clone(),
+            ("wait", Value::Object(wait)) => {
+                return format!("wait until {}", brief(&wait["expect"]));
+            }
+            ("expect", expect) => brief(expect),
+            ("run", Value::Object(run)) => match run.get("command") {
+                Some(Value::Array(words)) => words
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .collect::<Vec<_>>()
+                    .join(" "),
+                Some(Value::String(line)) => line.lines().next().unwrap_or_default().to_owned(),
+                _ => String::new(),
+            },
+            ("apply", Value::Object(object)) => format!(
+                "{}/{}",
+                object
+                    .get("kind")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_lowercase(),
+                object
+                    .get("metadata")
+                    .and_then(|metadata| metadata.get("name")?.as_str())
+                    .unwrap_or_default()
+            ),
+            ("apply", Value::Array(objects)) => format!("{} objects or files", objects.len()),
+            (_, Value::Object(fields)) => {
+                let plain = |(key, value): (&String, &Value)| match value {
+                    Value::String(text) => format!("{key} {text}"),
+                    other => format!("{key} {other}"),
+                };
+                fields.iter().map(plain).collect::<Vec<_>>().join(", ")
+            }
+            (_, other) => other.to_string(),
+        };
+        format!("{action} {detail}")
+    }
+}
+
+/// Expectations in a few words.
+fn brief(expect: &Value) -> String {
+    const LENGTH: usize = 70;
+    let each = expect.as_array().map(Vec::as_slice).unwrap_or_default();
+    let plain = |(key, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{key} {text}"),
+        other => format!("{key} {other}"),
+    };
+    let Some(Value::Object(first)) = each.first() else {
+        return String::new();
+    };
+    let mut text = first.iter().map(plain).collect::<Vec<_>>().join(", ");
+    if let Some((end, _)) = text.char_indices().nth(LENGTH) {
+        text.truncate(end);
+        text.push('…');
+    }
+    match each.len() {
+        1 => text,
+        more => format!("{text} and {} more", more - 1),
+    }
+}
