@@ -10,7 +10,7 @@ pub mod cluster;
 pub mod console;
 pub mod history;
 pub mod kubectl;
-pub mod leftovers;
+pub mod machine;
 pub mod peers;
 pub mod programs;
 pub mod rest;
@@ -18,6 +18,6 @@ pub mod service;
 pub mod wait;
 
 pub use cluster::{Cluster, builder};
-pub use leftovers::Machine;
+pub use machine::Machine;
 pub use podplane_testkit::{Network, pods, processes_of};
 pub use wait::eventually;
