@@ -68,7 +68,9 @@ pub fn decode_noting<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let document = serde_path_to_error::Deserializer::new(document, &mut track);
-    let decoded = serde_ignored::deserialize(document, |path| unknown.push(dotted(&path)));
+    // One type of callback for all, or each `T` would have decoders of its own for all that it is made of.
+    let note: &mut dyn FnMut(serde_ignored::Path<'_>) = &mut |path| unknown.push(dotted(&path));
+    let decoded = serde_ignored::deserialize(document, note);
     let decoded = decoded.map_err(|error| {
         let path = match track.path().to_string() {
             whole if whole == "." => String::new(),
