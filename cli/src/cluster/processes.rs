@@ -84,12 +84,10 @@ impl Lines<'_> {
         extra_config.extend(service, args)
     }
 
-    /// Where a process finds the API server, also one that is started before the API server has said where it serves.
-    fn server_or_file(&self) -> String {
-        match self.server {
-            "" => format!("file:{}", self.dir.address_file("apiserver").display()),
-            server => server.into(),
-        }
+    /// Where a process finds the API server that is started before the API server has said where it serves. Once it has, too: whoever compares command
+    /// lines must see no difference.
+    fn server_by_file(&self) -> String {
+        format!("file:{}", self.dir.address_file("apiserver").display())
     }
 
     /// Where a process finds the API server.
@@ -179,7 +177,7 @@ impl Lines<'_> {
             .map(|(netns, _)| netns.as_os_str().to_owned());
         let flags = [
             ("--nodes-dir", some(dir.nodes())),
-            ("--server", some(self.server_or_file())),
+            ("--server", some(self.server_by_file())),
             ("--network", some(place.network())),
             ("--node-netns", netns),
             ("--netns-dir", some(dir.run().join("netns"))),
@@ -269,4 +267,30 @@ pub(crate) fn cri_endpoint(dir: &DataDir, of_others: Option<&str>, node: &str) -
 
 fn cri_socket(dir: &DataDir, node: &str) -> String {
     format!("unix:{}", dir.nodes().join(node).join("cri.sock").display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_is_started_the_same_way_once_the_api_server_is_known() {
+        let dir = DataDir::new(Path::new("/d")).unwrap();
+        let settings = Settings::default();
+        let place = Place {
+            name: "node-0",
+            nodes: vec!["node-0"],
+            kernel: None,
+        };
+        let args = |server| {
+            let lines = Lines {
+                dir: &dir,
+                settings: &settings,
+                server,
+                links: None,
+            };
+            lines.cri(Path::new("/plugins"), &place).args
+        };
+        assert_eq!(args(""), args("127.0.0.1:6443"));
+    }
 }
