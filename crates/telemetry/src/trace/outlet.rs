@@ -29,7 +29,10 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
-use tokio::{sync::mpsc, time};
+use tokio::{
+    sync::mpsc,
+    time::{self, Instant},
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, transport::Channel};
 
@@ -39,7 +42,7 @@ const QUEUE: usize = 8192;
 const BATCH: usize = 512;
 /// How long the first span of a batch waits for others.
 const LINGER: Duration = Duration::from_millis(200);
-/// How long the last batch may take when the process is stopping.
+/// How long all that is left may take when the process is stopping.
 const LAST: Duration = Duration::from_secs(1);
 /// How long the API server is tried; it may be starting again.
 const TRIES: ExponentialBuilder = ExponentialBuilder::new()
@@ -217,13 +220,16 @@ impl Outlet {
     /// Never.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), Infallible> {
         let mut batch = Vec::with_capacity(BATCH);
+        let mut end = None;
         while !stop.is_cancelled() {
             self.gather(&mut batch, &stop).await;
-            self.export(std::mem::take(&mut batch), &stop).await;
+            self.export(std::mem::take(&mut batch), &stop, &mut end)
+                .await;
         }
         self.spans.close();
         while self.spans.recv_many(&mut batch, BATCH).await > 0 {
-            self.export(std::mem::take(&mut batch), &stop).await;
+            self.export(std::mem::take(&mut batch), &stop, &mut end)
+                .await;
         }
         Ok(())
     }
@@ -248,7 +254,13 @@ impl Outlet {
         stop.run_until_cancelled(gather).await;
     }
 
-    async fn export(&mut self, batch: Vec<SpanData>, stop: &CancellationToken) {
+    /// Hands a batch over, if that is done by `end`, which is set when the process is stopping.
+    async fn export(
+        &mut self,
+        batch: Vec<SpanData>,
+        stop: &CancellationToken,
+        end: &mut Option<Instant>,
+    ) {
         let count = batch.len();
         if count == 0 {
             return;
@@ -256,11 +268,12 @@ impl Outlet {
         let name = self.to.name();
         let too_late = async {
             stop.cancelled().await;
-            time::sleep(LAST).await;
+            let end = *end.get_or_insert_with(|| Instant::now() + LAST);
+            time::sleep_until(end).await;
         };
         // Losing an export that takes too long loses its spans, which are counted.
         let exported = tokio::select! {
-            exported = self.hand_over(batch) => exported,
+            exported = self.hand_over(batch, stop) => exported,
             () = too_late => Err("the process is stopping".to_owned()),
         };
         match exported {
@@ -275,7 +288,11 @@ impl Outlet {
         }
     }
 
-    async fn hand_over(&self, batch: Vec<SpanData>) -> Result<(), String> {
+    async fn hand_over(
+        &self,
+        batch: Vec<SpanData>,
+        stop: &CancellationToken,
+    ) -> Result<(), String> {
         match &self.to {
             Destination::Collector(exporter) => {
                 let exported = exporter.export(batch).await;
@@ -285,7 +302,9 @@ impl Outlet {
                 let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
                 let request = ExportTraceServiceRequest { resource_spans };
                 let export = async || client.clone().export(request.clone()).await;
-                let may_pass = |status: &Status| status.code() == Code::Unavailable;
+                // Who is stopping does not wait for a server that may be stopping, too.
+                let may_pass =
+                    |status: &Status| status.code() == Code::Unavailable && !stop.is_cancelled();
                 let exported = export.retry(TRIES).when(may_pass).await;
                 exported.map(drop).map_err(|status| status.to_string())
             }
@@ -309,4 +328,49 @@ fn resource(service: &'static str) -> Resource {
             env!("CARGO_PKG_VERSION"),
         ))
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use hyper_util::rt::TokioIo;
+    use tokio::io::DuplexStream;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+    use crate::trace::{Journey, Span};
+
+    /// How long an outlet takes to end that has three batches for a server, when the server is connected to like this.
+    async fn ending<F>(connect: impl Fn() -> F + Send + 'static) -> Duration
+    where
+        F: Future<Output = io::Result<DuplexStream>> + Send + 'static,
+    {
+        let connector = tower::service_fn(move |_| {
+            let connected = connect();
+            async move { connected.await.map(TokioIo::new) }
+        });
+        let server = Endpoint::from_static("http://server").connect_with_connector_lazy(connector);
+        let outlet = Outlet::to_server("test", server);
+        let journey = Journey::creation("1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed");
+        for _ in 0..3 * BATCH {
+            Span::of(journey, "step").end();
+        }
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let begun = Instant::now();
+        outlet.run(stop).await.unwrap();
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_when_the_process_stops_has_a_second_together() {
+        assert!(ending(std::future::pending).await < 2 * LAST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_gone_is_not_waited_for_when_the_process_stops() {
+        let refused = || async { Err(io::ErrorKind::ConnectionRefused.into()) };
+        assert_eq!(ending(refused).await, Duration::ZERO);
+    }
 }
