@@ -14,6 +14,7 @@ mod process;
 mod report;
 mod sandbox;
 mod stats;
+mod testkit;
 
 use std::{
     fs,
@@ -41,6 +42,8 @@ pub(crate) enum What {
     Cni(Options<cni::Row>),
     /// The allocator of node blocks: its index of free blocks, and the ledger of who holds what. Needs nothing.
     Ipam(Options<ipam::Row>),
+    /// Clusters for tests: how long they take to be there, and to be gone. Needs nothing.
+    Testkit(Options<testkit::Row>),
 }
 
 #[derive(Debug, Args)]
@@ -76,6 +79,7 @@ pub(crate) fn run(what: &What) -> Result<()> {
         What::Audit(options) => audit::run(options),
         What::Cni(options) => cni::run(options),
         What::Ipam(options) => ipam::run(options),
+        What::Testkit(options) => testkit::run(options),
     }
 }
 
