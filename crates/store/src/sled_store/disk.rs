@@ -6,11 +6,9 @@
 //! refused.
 
 use std::{
-    any::Any,
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, ErrorKind, Write as _},
     os::unix::fs::DirBuilderExt,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -21,8 +19,9 @@ use uuid::Uuid;
 use super::{
     error::{Damage, OpenError},
     load::{Loaded, Meta, OnDamage, OnItem, load},
+    panics::{guarded, let_go},
     record::{self, CHANGES, OLDEST},
-    undo::Undo,
+    undo::{Files, Undo},
 };
 use crate::{
     FIRST_REVISION, StoreError,
@@ -42,6 +41,16 @@ const REMOVALS: usize = 4096;
 
 /// A change as it is stored: its key, and its value.
 type Record = (Vec<u8>, Vec<u8>);
+
+/// A batch that may be on disk or not.
+#[derive(Debug, thiserror::Error)]
+#[error("the store cannot be written, because {step} failed")]
+struct Unwritten {
+    /// What failed.
+    step: &'static str,
+    /// How.
+    source: io::Error,
+}
 
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -86,7 +95,10 @@ impl Opening {
             .segment_size(SEGMENT_BYTES)
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(None);
-        let db = match guarded(dir, || config.open().map_err(|err| engine_error(dir, err))) {
+        let opened = guarded(broken(dir, &undo), || {
+            config.open().map_err(|err| engine_error(dir, err))
+        });
+        let db = match opened {
             Ok(db) => db,
             Err(error) => return Err(put_back(undo, error)),
         };
@@ -123,7 +135,9 @@ impl Opening {
             let (found, reached) = (FIRST_REVISION, reached.unwrap_or(FIRST_REVISION));
             return Err(corrupt(dir, Damage::Truncated { found, reached }));
         }
-        guarded(dir, || load(dir, db, reached, on_damage, on_item))
+        guarded(broken(dir, &self.undo), || {
+            load(dir, db, reached, on_damage, on_item)
+        })
     }
 
     pub(super) fn accept(self) -> Disk {
@@ -133,29 +147,32 @@ impl Opening {
     /// Closes the files and leaves them as they were found. Returns the reason for it.
     pub(super) fn refuse(self, reason: OpenError) -> OpenError {
         let Self { disk, undo, .. } = self;
-        match disk.release() {
-            Ok(_lock) => put_back(undo, reason),
-            Err(error) => {
-                tracing::warn!(%error, "closing the database failed");
-                put_back(undo, reason)
-            }
-        }
+        disk.abandon();
+        put_back(undo, reason)
     }
 
     /// Closes the files and leaves them as they were found.
     pub(super) fn leave(self) -> Result<(), OpenError> {
         let Self { disk, undo, .. } = self;
         let dir = disk.dir.clone();
-        let _lock = disk.release().map_err(failed(&dir, "close the database"))?;
-        undo.put_back().map_err(failed(&dir, "put the files back"))
+        let _lock = guarded(broken(&dir, &undo), || {
+            disk.release().map_err(failed(&dir, "close the database"))
+        })?;
+        undo.files()
+            .put_back()
+            .map_err(failed(&dir, "put the files back"))
     }
 }
 
 fn put_back(undo: Undo, reason: OpenError) -> OpenError {
-    if let Err(error) = undo.put_back() {
+    restore(&undo.files());
+    reason
+}
+
+fn restore(files: &Files) {
+    if let Err(error) = files.put_back() {
         tracing::error!(%error, "the files of the store could not be put back to what they were before it was opened");
     }
-    reason
 }
 
 impl Disk {
@@ -182,7 +199,7 @@ impl Disk {
         } = loaded;
         // Nothing depends on what a compaction that was cut short left behind, so no wait for the disk.
         disk.remove(&unreachable)
-            .map_err(|(step, source)| failed(step)(source))?;
+            .map_err(|Unwritten { step, source }| failed(step)(source))?;
         disk.mark(history.current())
             .map_err(failed("write the watermark"))?;
         Ok((disk, history))
@@ -199,7 +216,7 @@ impl Disk {
         for (key, value) in meta.records() {
             batch.insert(key, value);
         }
-        self.write_batch(batch).map_err(|(_, source)| source)?;
+        self.write_batch(batch).map_err(|failure| failure.source)?;
         // The names of the files must last as long as what is in them.
         File::open(self.dir.join("conf"))?.sync_all()?;
         sync_dir(&self.dir)?;
@@ -222,7 +239,7 @@ impl Disk {
         &self,
         records: impl Iterator<Item = Result<Record, E>>,
     ) -> Result<(), E> {
-        let failed = |(step, source)| failed(&self.dir, step)(source);
+        let failed = |Unwritten { step, source }| failed(&self.dir, step)(source);
         let (mut batch, mut bytes) = (Batch::default(), 0);
         for record in records {
             let (key, value) = record?;
@@ -292,9 +309,14 @@ impl Disk {
 
     /// Closes, and keeps others out for as long as the lock is held.
     pub(super) fn release(mut self) -> io::Result<File> {
-        // sled's destructor flushes, and panics if that fails; everything acknowledged is on disk already.
-        let db = self.db.take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
+        if let Some(db) = self.db.take() {
+            // As sled's destructor does, which panics if that fails; everything acknowledged is on disk already.
+            if let Err(error) = db.flush() {
+                let_go(db);
+                return Err(error.into());
+            }
+            drop(db);
+        }
         self.data.sync_data()?;
         // sled's threads keep its file, and with it its lock, a moment longer than the database.
         self.data.lock()?;
@@ -302,13 +324,14 @@ impl Disk {
         Ok(self.lock)
     }
 
-    /// Closes after a failed write, without waiting for a database in an unknown state.
+    /// Closes without waiting for a database in an unknown state.
     pub(super) fn abandon(mut self) {
-        let db = self.db.take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
+        if let Some(db) = self.db.take() {
+            let_go(db);
+        }
     }
 
-    fn remove(&self, changes: &[ChangeId]) -> Result<(), (&'static str, io::Error)> {
+    fn remove(&self, changes: &[ChangeId]) -> Result<(), Unwritten> {
         for chunk in changes.chunks(REMOVALS) {
             let mut batch = Batch::default();
             for id in chunk {
@@ -319,30 +342,36 @@ impl Disk {
         Ok(())
     }
 
-    fn write_batch(&self, batch: Batch) -> Result<(), (&'static str, io::Error)> {
+    fn write_batch(&self, batch: Batch) -> Result<(), Unwritten> {
         self.apply(batch)?;
-        self.data
-            .sync_data()
-            .map_err(|source| ("fdatasync", source))
+        self.data.sync_data().map_err(|source| Unwritten {
+            step: "fdatasync",
+            source,
+        })
     }
 
-    fn apply(&self, batch: Batch) -> Result<(), (&'static str, io::Error)> {
-        let db = self
-            .db
-            .as_ref()
-            .ok_or_else(|| ("write", ErrorKind::NotConnected.into()))?;
-        let written = catch_unwind(AssertUnwindSafe(|| {
-            db.apply_batch(batch)
-                .map_err(|err| ("write", io::Error::from(err)))?;
-            db.flush().map_err(|err| ("flush", io::Error::from(err)))
-        }));
-        let panicked = |panic: Box<dyn Any + Send>| {
-            Err(("write", io::Error::other(panic_text(panic.as_ref()))))
+    fn apply(&self, batch: Batch) -> Result<(), Unwritten> {
+        let db = self.db.as_ref().ok_or_else(|| Unwritten {
+            step: "write",
+            source: ErrorKind::NotConnected.into(),
+        })?;
+        let panicked = |text| Unwritten {
+            step: "write",
+            source: io::Error::other(text),
         };
-        written.unwrap_or_else(panicked).map(drop)
+        guarded(panicked, || {
+            let failed = |step| {
+                move |err| Unwritten {
+                    step,
+                    source: io::Error::from(err),
+                }
+            };
+            db.apply_batch(batch).map_err(failed("write"))?;
+            db.flush().map_err(failed("flush")).map(drop)
+        })
     }
 
-    fn poisoned(&self, (step, source): (&'static str, io::Error)) -> StoreError {
+    fn poisoned(&self, Unwritten { step, source }: Unwritten) -> StoreError {
         StoreError::Poisoned {
             dir: self.dir.clone(),
             step,
@@ -362,10 +391,16 @@ impl Disk {
     }
 }
 
-/// sled panics on some kinds of damage, and nothing else of the process depends on what it leaves behind then.
-fn guarded<T>(dir: &Path, work: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(corrupt(dir, Damage::Panicked(panic_text(panic.as_ref())))))
+/// What it means if sled panics while `undo` has the files as they were.
+fn broken(dir: &Path, undo: &Undo) -> impl Fn(String) -> OpenError + Send + 'static {
+    let (dir, files) = (dir.to_owned(), undo.files());
+    move |text| {
+        // Where panics unwind, whoever gets the error does that.
+        if cfg!(panic = "abort") {
+            restore(&files);
+        }
+        corrupt(&dir, Damage::Panicked(text))
+    }
 }
 
 pub(super) fn corrupt(dir: &Path, damage: Damage) -> OpenError {
@@ -462,11 +497,4 @@ pub(super) fn engine_error(dir: &Path, err: sled::Error) -> OpenError {
             damage: Damage::Unreadable(err),
         },
     }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("without a message")
-        .to_owned()
 }

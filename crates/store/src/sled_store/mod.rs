@@ -5,6 +5,7 @@ mod disk;
 mod error;
 mod load;
 mod offline;
+mod panics;
 mod record;
 mod undo;
 

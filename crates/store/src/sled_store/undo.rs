@@ -19,7 +19,11 @@ fn is_sleds(name: &str) -> bool {
 
 /// A copy of sled's files, removed when it is dropped.
 #[derive(Debug)]
-pub(super) struct Undo {
+pub(super) struct Undo(Files);
+
+/// Where sled's files and their copy are.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
     dir: PathBuf,
     /// `None` where there was no space for it.
     copy: Option<PathBuf>,
@@ -31,23 +35,29 @@ impl Undo {
         let copy = dir.join("before-open");
         remove(&copy)?;
         fs::create_dir(&copy)?;
-        let mut undo = Self {
+        let mut undo = Self(Files {
             dir: dir.to_owned(),
             copy: Some(copy.clone()),
-        };
+        });
         match copy_files(dir, &copy) {
             Err(error) if error.kind() == ErrorKind::StorageFull => {
                 tracing::warn!(%error, dir = %dir.display(), "no space for a copy of the store while it is opened");
                 remove(&copy)?;
-                undo.copy = None;
+                undo.0.copy = None;
             }
             copied => copied?,
         }
         Ok(undo)
     }
 
+    pub(super) fn files(&self) -> Files {
+        self.0.clone()
+    }
+}
+
+impl Files {
     /// Puts the files back. sled may still hold those that it opened; they have no names any more.
-    pub(super) fn put_back(self) -> io::Result<()> {
+    pub(super) fn put_back(&self) -> io::Result<()> {
         let Some(copy) = &self.copy else {
             return Ok(());
         };
@@ -69,7 +79,7 @@ impl Undo {
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        if let Some(copy) = &self.copy
+        if let Some(copy) = &self.0.copy
             && let Err(error) = remove(copy)
         {
             tracing::warn!(%error, copy = %copy.display(), "cannot remove the copy of the store");
