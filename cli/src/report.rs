@@ -31,6 +31,15 @@ impl std::error::Error for Unusable {
     }
 }
 
+impl Unusable {
+    /// What an error is about, with or without the word on its exit code.
+    fn inner(error: &anyhow::Error) -> &anyhow::Error {
+        error
+            .downcast_ref::<Self>()
+            .map_or(error, |Self(inner)| inner)
+    }
+}
+
 /// Nobody reads our output any more, as after `podplane get pods | head`. No failure.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
@@ -38,7 +47,7 @@ pub(crate) struct OutputClosed;
 
 /// Prints the error, with what caused it, and returns the exit code for it.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
-    if error.is::<OutputClosed>() {
+    if Unusable::inner(error).is::<OutputClosed>() {
         return ExitCode::SUCCESS;
     }
     print(error);
@@ -59,7 +68,7 @@ struct Report<'a>(&'a anyhow::Error);
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut chain = self.0.chain();
+        let mut chain = Unusable::inner(self.0).chain();
         let Some(first) = chain.next() else {
             return Ok(());
         };
@@ -100,6 +109,10 @@ mod tests {
             plain(&error),
             r#"Error from server (NotFound): pods "x" not found"#
         );
+        assert_eq!(
+            plain(&Unusable(error).into()),
+            r#"Error from server (NotFound): pods "x" not found"#
+        );
         let error = ApiError::new(
             Reason::Invalid,
             r#"Pod "x" is invalid: spec: Required value"#,
@@ -135,6 +148,14 @@ mod tests {
         assert_eq!(
             code(anyhow::anyhow!("x")),
             format!("{:?}", ExitCode::from(1))
+        );
+        assert_eq!(
+            code(Unusable(anyhow::anyhow!("x")).into()),
+            format!("{:?}", ExitCode::from(2))
+        );
+        assert_eq!(
+            code(Unusable(OutputClosed.into()).into()),
+            format!("{:?}", ExitCode::SUCCESS)
         );
     }
 }

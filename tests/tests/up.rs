@@ -135,7 +135,7 @@ async fn ledger_mode_says_why_it_cannot_ping() -> Result<()> {
         return Ok(());
     };
     cluster.podplane("run web --replicas 2 --wait").ok();
-    let refused = cluster.podplane("ping web-0 web-1").failed(1);
+    let refused = cluster.podplane("ping web-0 web-1").failed(2);
     assert!(refused.contains("ledger"), "{refused}");
     let refused = cluster.podplane("exec web-0 -- true").failed(1);
     assert!(refused.contains("ledger"), "{refused}");

@@ -1,6 +1,12 @@
 //! `ping`: asks from a pod whether another answers, without any program of the machine.
 
-use std::{net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::{self, ErrorKind},
+    net::IpAddr,
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use podplane_api::{Object as _, core::Pod};
@@ -15,11 +21,12 @@ use crate::{
     },
     global::{Global, block_on},
     output,
+    report::Unusable,
 };
 
 /// Send echo requests from a pod to a pod or an address
 ///
-/// Fails if nobody answers. Where two pods have one address, the wrong one may answer: --verify finds that out.
+/// Exits with 1 if nobody answers, and with 2 if nobody could be asked. Where two pods have one address, the wrong one may answer: --verify finds that out.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane ping web-0 web-1\n  podplane ping web-0 web-1 --verify\n  podplane ping web-0 kube-system/dns-0\n  podplane ping web-0 10.244.1.2 --count 1"
@@ -58,19 +65,25 @@ struct Route {
 }
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let dir = DataDir::new(&global.data_dir)?;
-    pods::enter_cluster(&dir)?;
-    let route = block_on(find(&args, global, &dir))?;
-    let answered = ping(&args, &route)?;
-    let verified = match &route.target {
-        Some((name, netns)) if args.verify => verify(&args, &route, name, netns)?,
-        _ => true,
-    };
-    Ok(if answered && verified {
+    let answered = ask(&args, global).map_err(Unusable)?;
+    Ok(if answered {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Whether the right one answers.
+fn ask(args: &Args, global: &Global) -> anyhow::Result<bool> {
+    let dir = DataDir::new(&global.data_dir)?;
+    pods::enter_cluster(&dir)?;
+    let route = block_on(find(args, global, &dir))?;
+    let answered = ping(args, &route)?;
+    let verified = match &route.target {
+        Some((name, netns)) if args.verify => verify(args, &route, name, netns)?,
+        _ => true,
+    };
+    Ok(answered && verified)
 }
 
 async fn find(args: &Args, global: &Global, dir: &DataDir) -> anyhow::Result<Route> {
@@ -164,7 +177,7 @@ fn ping(args: &Args, route: &Route) -> anyhow::Result<bool> {
         "PING {} ({address}) from {}",
         args.target, args.source
     ))?;
-    let mut times = Vec::new();
+    let (mut times, mut failed) = (Vec::new(), None);
     for seq in 1..=args.count {
         match echo.request(seq, args.timeout) {
             Ok(Some(Reply { bytes, ttl, time })) => {
@@ -179,10 +192,18 @@ fn ping(args: &Args, route: &Route) -> anyhow::Result<bool> {
                 "no answer from {address}: icmp_seq={seq} within {:.1} s",
                 args.timeout.as_secs_f32()
             ))?,
-            Err(error) => output::line(format_args!(
-                "cannot send to {address}: icmp_seq={seq} {error}"
-            ))?,
+            Err(error) => {
+                output::line(format_args!(
+                    "cannot send to {address}: icmp_seq={seq} {error}"
+                ))?;
+                if !is_unreachable(&error) {
+                    failed = Some(error);
+                }
+            }
         }
+    }
+    if let Some(error) = failed.filter(|_| times.is_empty()) {
+        return Err(error).with_context(|| format!("send to {address}"));
     }
     let (sent, received) = (usize::from(args.count), times.len());
     let lost = (sent - received) * 100 / sent;
@@ -200,6 +221,14 @@ fn ping(args: &Args, route: &Route) -> anyhow::Result<bool> {
         ))?;
     }
     Ok(received > 0)
+}
+
+/// Whether the network says that nobody is there.
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown
+    )
 }
 
 fn millis(time: Duration) -> f64 {
