@@ -97,7 +97,7 @@ async fn calls_to_the_runtime_fail_as_often_as_they_are_to() -> Result<()> {
     let fail = CallFault::fail(Code::Unavailable)
         .of("RunPodSandbox")
         .times(2);
-    let _fault = cluster.disturb("kubelet-node-0", &fail)?;
+    let _fault = cluster.disturb("kubelet-node-0", &fail).await?;
     create(&cluster, &pod("a")).await?;
     let failure = "FailedCreatePodSandBox";
     until_told(
@@ -108,7 +108,7 @@ async fn calls_to_the_runtime_fail_as_often_as_they_are_to() -> Result<()> {
     )
     .await;
     all_run(&cluster, 1).await;
-    assert_eq!(cluster.links()?.seen("cri-node-0", "RunPodSandbox")?, 3);
+    assert_eq!(cluster.calls("kubelet-node-0", "RunPodSandbox").await?, 3);
     cluster.finish().await
 }
 
@@ -124,9 +124,13 @@ async fn what_is_carried_out_though_its_answer_is_lost_is_not_done_twice() -> Re
             .times(1)
     };
     let _faults = [
-        cluster.disturb("scheduler", &lost("BindPod"))?,
-        cluster.disturb("kubelet-node-0", &lost("RunPodSandbox"))?,
-        cluster.disturb("ipam-controller", &lost("AssignPodCIDRs"))?,
+        cluster.disturb("scheduler", &lost("BindPod")).await?,
+        cluster
+            .disturb("kubelet-node-0", &lost("RunPodSandbox"))
+            .await?,
+        cluster
+            .disturb("ipam-controller", &lost("AssignPodCIDRs"))
+            .await?,
     ];
     create(&cluster, &pod("a")).await?;
     all_run(&cluster, 1).await;
@@ -327,7 +331,7 @@ async fn a_kubelet_that_hears_late_of_its_node_gives_no_address_of_the_old_block
     let before = all_run(&cluster, 1).await;
     assert!(ip(&before[0]).starts_with("10.244.0."));
     let late = CallFault::delay(Duration::from_secs(3600)).of("WatchNodes");
-    let late = cluster.disturb("kubelet-node-0", &late)?;
+    let late = cluster.disturb("kubelet-node-0", &late).await?;
 
     let nodes = cluster.client().all::<Node>();
     nodes.delete("node-0", &DeleteParams::default()).await?;

@@ -58,12 +58,13 @@ pub(super) struct Cluster {
 pub(super) struct View {
     /// All but the services.
     status: GetStatusResponse,
-    services: Vec<(Spec, watch::Receiver<State>)>,
+    /// Each with the nodes that it works for.
+    services: Vec<(Spec, Vec<String>, watch::Receiver<State>)>,
 }
 
 impl View {
     pub(super) fn status(&self) -> GetStatusResponse {
-        let service = |(spec, state): &(Spec, watch::Receiver<State>)| {
+        let service = |(spec, nodes, state): &(Spec, Vec<String>, watch::Receiver<State>)| {
             let state = state.borrow().clone();
             let address = state.address.unwrap_or_default();
             ServiceStatus {
@@ -73,6 +74,7 @@ impl View {
                 log: spec.log.display().to_string(),
                 http_address: spec.http_address(&address).unwrap_or_default(),
                 address,
+                nodes: nodes.clone(),
             }
         };
         GetStatusResponse {
@@ -207,11 +209,18 @@ impl Cluster {
             // Whoever serves this knows.
             http_address: String::new(),
         };
-        let services = self.services();
-        let services = services.map(|service| (service.spec().clone(), service.observe()));
+        let seen = |service: &Service, nodes: &[Member]| {
+            let nodes = nodes.iter().map(|node| node.name.clone()).collect();
+            (service.spec().clone(), nodes, service.observe())
+        };
+        let control_plane = self.control_plane.iter().map(|service| seen(service, &[]));
+        let of_nodes = self.groups.iter().flat_map(|group| {
+            let services = group.services();
+            services.map(|service| seen(service, &group.nodes))
+        });
         self.view.send_replace(View {
             status,
-            services: services.collect(),
+            services: control_plane.chain(of_nodes).collect(),
         });
     }
 

@@ -115,8 +115,9 @@ fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {
             log,
             address,
             http_address,
+            nodes,
         } = service;
-        json!({"name": name, "pid": pid, "restarts": restarts, "address": address, "httpAddress": http_address, "log": log})
+        json!({"name": name, "pid": pid, "restarts": restarts, "address": address, "httpAddress": http_address, "log": log, "nodes": nodes})
     };
     let node = |node: &String| json!({"name": node, "criSocket": cri_endpoint(dir, of_others.as_deref(), node)});
     json!({

@@ -272,7 +272,7 @@ async fn disturb(stage: &mut Stage, calls: &Calls) -> Result<Done, Fault> {
         if let Some(times) = times {
             fault = fault.times(*times);
         }
-        let fault = stage.cluster.disturb(&name, &fault)?;
+        let fault = stage.cluster.disturb(&name, &fault).await?;
         stage.hold(Kind::Calls, &name, fault);
     }
     Ok(Done::chosen(of, name))

@@ -144,8 +144,8 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
             of,
             numbers,
         } => {
-            let made = stage.calls(of, method)?;
-            let is_met = numbers.allows(made);
+            let made = stage.cluster.calls(of, method).await?;
+            let is_met = numbers.allows(u32::try_from(made).unwrap_or(u32::MAX).into());
             Ok(if is_met {
                 Ok(())
             } else {

@@ -243,20 +243,6 @@ impl Stage {
         Ok(self.cluster.process(name).await?)
     }
 
-    /// How many calls of a method a service has made.
-    pub(crate) fn calls(&self, of: &str, method: &str) -> Result<f64> {
-        let links = self.cluster.links()?;
-        let mut made = links.seen(of, method)?;
-        if let Some(node) = of.strip_prefix("kubelet-") {
-            // Those to the node's runtime go another way.
-            let runtime = format!("cri-{node}");
-            if links.clients().contains(&runtime) {
-                made += links.seen(&runtime, method)?;
-            }
-        }
-        Ok(u32::try_from(made).unwrap_or(u32::MAX).into())
-    }
-
     /// Whether the cluster can be observed: not while its API server stands still.
     pub(crate) fn is_observable(&self) -> bool {
         let is_paused = |held: &Held| held.kind == Kind::Paused && held.of == "apiserver";

@@ -10,12 +10,12 @@ async fn main() -> Result<()> {
     // What the services say to each other goes through this process.
     let cluster = Cluster::builder().links().start().await?;
     let lost = CallFault::lose_answer(Code::Unavailable).of("BindPod");
-    let fault = cluster.disturb("scheduler", &lost.times(2))?;
+    let fault = cluster.disturb("scheduler", &lost.times(2)).await?;
     cluster.podplane(["run", "web", "--replicas", "4"]).await?;
     cluster
         .pods_until("all run", |pods| running(pods) == 4)
         .await?;
-    let calls = cluster.links()?.seen("scheduler", "BindPod")?;
+    let calls = cluster.calls("scheduler", "BindPod").await?;
     assert!(calls >= 4, "{calls} calls for 4 pods");
     fault.heal();
 

@@ -5,8 +5,8 @@ use std::fmt;
 use podplane_proto::cluster::SetNodeNetworkRequest;
 
 use crate::{
-    Cluster, ClusterError, Result, Signal,
-    link::{CallFault, Cut, Links},
+    Cluster, ClusterError, Result, Signal, eventually,
+    link::{self, CallFault, Cut, Links},
     recording::Recorder,
 };
 
@@ -88,24 +88,58 @@ impl Cluster {
         self.links()?.cut(process, cut)
     }
 
-    /// Has something happen to calls of a process. Those of a kubelet to its runtimes, such as `RunPodSandbox`, are among its calls.
+    /// Has something happen to calls of a process. Those of a kubelet to the runtimes of its nodes, such as `RunPodSandbox`, are among its calls; so many
+    /// [times](CallFault::times) are so many for all of them together.
     ///
     /// # Errors
     ///
-    /// As [`Cluster::links`] and [`Links::disturb`].
-    pub fn disturb(&self, process: &str, calls: &CallFault) -> Result<Fault> {
+    /// As [`Cluster::links`], [`Cluster::status`] and [`Links::disturb`].
+    pub async fn disturb(&self, process: &str, calls: &CallFault) -> Result<Fault> {
+        let clients = self.clients(process, calls.method()).await?;
+        self.links()?.disturb_each(process, &clients, calls)
+    }
+
+    /// How many calls of a method a process has made so far; a kubelet also to the runtimes of its nodes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::disturb`].
+    pub async fn calls(&self, process: &str, method: &str) -> Result<u64> {
         let links = self.links()?;
-        let mut faults = Vec::new();
-        for client in runtimes_of(links, process) {
-            if calls.is_of_runtimes() {
-                faults.push(links.disturb(&client, calls.clone())?);
-            }
+        let clients = self.clients(process, Some(method)).await?;
+        let seen = clients.iter().map(|client| links.seen(client, method));
+        seen.sum()
+    }
+
+    /// The links that carry a process's calls of a method, or all of its calls.
+    async fn clients(&self, process: &str, method: Option<&str>) -> Result<Vec<String>> {
+        let (is_api, is_cri) = match method.map(link::is_of_runtimes) {
+            None => (true, true),
+            Some(is_cri) => (!is_cri, is_cri),
+        };
+        let Some(name) = process.strip_prefix("kubelet-").filter(|_| is_cri) else {
+            return Ok(vec![process.into()]);
+        };
+        let services = self.status().await?.services.into_iter();
+        let mut of_name = services.filter(|service| service.name == process);
+        // A node whose kubelet serves others too is meant alone.
+        let nodes = of_name.next().map(|kubelet| kubelet.nodes);
+        let nodes = nodes.unwrap_or_else(|| vec![name.into()]);
+        let runtimes: Vec<_> = nodes.iter().map(|node| format!("cri-{node}")).collect();
+        if nodes.len() > 1 {
+            self.linked(&runtimes).await?;
         }
-        if faults.is_empty() {
-            return links.disturb(process, calls.clone());
-        }
-        let what = format!("{process}: {calls}");
-        Ok(Fault::new(what, Recorder::default(), move || drop(faults)))
+        let api = is_api.then(|| process.to_owned());
+        Ok(api.into_iter().chain(runtimes).collect())
+    }
+
+    /// Waits for links of nodes that have just come.
+    async fn linked(&self, clients: &[String]) -> Result<()> {
+        let links = self.links()?;
+        let known = || std::future::ready(links.clients());
+        let has_all = |known: &Vec<String>| clients.iter().all(|client| known.contains(client));
+        eventually("links of all nodes", known, has_all).await?;
+        Ok(())
     }
 
     /// Cuts a node's uplink to the other nodes, as if a cable were pulled. Its kubelet reaches the API server as before. Kernel mode only.
@@ -168,21 +202,4 @@ impl Cluster {
         })?;
         disk.fill()
     }
-}
-
-/// The links of the runtimes that a kubelet asks, if it is one.
-fn runtimes_of(links: &Links, process: &str) -> Vec<String> {
-    let Some(name) = process.strip_prefix("kubelet-") else {
-        return Vec::new();
-    };
-    let clients = links.clients();
-    let own = format!("cri-{name}");
-    if clients.contains(&own) {
-        return vec![own];
-    }
-    // A kubelet that serves several nodes is called after none of them.
-    let runtimes = clients.into_iter();
-    runtimes
-        .filter(|client| client.starts_with("cri-"))
-        .collect()
 }

@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     fmt, fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -21,6 +21,11 @@ use tonic::Code;
 
 use self::{method::Method, rules::Rules};
 use crate::{ClusterError, Result, fault::Fault, recording::Recorder};
+
+/// Whether CRI has a method of that name.
+pub(crate) fn is_of_runtimes(method: &str) -> bool {
+    Method::is_of_runtimes(method)
+}
 
 /// How a link is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,9 +87,9 @@ impl CallFault {
         self
     }
 
-    /// Whether it is of a method of CRI.
-    pub(crate) fn is_of_runtimes(&self) -> bool {
-        self.method.as_deref().is_some_and(Method::is_of_runtimes)
+    /// The method, if it is of one.
+    pub(crate) fn method(&self) -> Option<&str> {
+        self.method.as_deref()
     }
 
     /// Only so many calls, the next ones. Else all until it is healed.
@@ -236,13 +241,34 @@ impl Links {
     ///
     /// [`ClusterError::NoLink`] if there is no such client, [`ClusterError::NoMethod`] if no service has the method.
     pub fn disturb(&self, client: &str, fault: CallFault) -> Result<Fault> {
+        self.disturb_each(client, &[client.into()], &fault)
+    }
+
+    /// [`Links::disturb`] for a process that has several links: what is for so many calls is for so many of all of them together.
+    pub(crate) fn disturb_each(
+        &self,
+        process: &str,
+        clients: &[String],
+        fault: &CallFault,
+    ) -> Result<Fault> {
         if let Some(name) = &fault.method {
             Method::check(name)?;
         }
-        let link = self.link(client)?;
-        let what = format!("{client}: {fault}");
-        let id = link.rules.add(fault);
-        Ok(self.fault(what, move || link.rules.remove(id)))
+        let links: Vec<_> = clients
+            .iter()
+            .map(|client| self.link(client))
+            .collect::<Result<_>>()?;
+        let left = fault.times.map(|times| Arc::new(AtomicU32::new(times)));
+        let added = links.into_iter().map(|link| {
+            let id = link.rules.add(fault.clone(), left.clone());
+            (link, id)
+        });
+        let added: Vec<_> = added.collect();
+        Ok(self.fault(format!("{process}: {fault}"), move || {
+            for (link, id) in added {
+                link.rules.remove(id);
+            }
+        }))
     }
 
     /// How many calls of a method a client has made so far: `BindPod`.

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -32,6 +35,8 @@ pub(super) struct State {
 struct Rule {
     id: u64,
     fault: CallFault,
+    /// How many calls it is still for; absent for all.
+    left: Option<Arc<AtomicU32>>,
 }
 
 /// What a call is in for.
@@ -96,10 +101,10 @@ impl Rules {
         self.change(|state| state.cuts.retain(|(other, _)| *other != id));
     }
 
-    pub(super) fn add(&self, fault: CallFault) -> u64 {
+    pub(super) fn add(&self, fault: CallFault, left: Option<Arc<AtomicU32>>) -> u64 {
         self.change(|state| {
             let id = state.add();
-            state.rules.push(Rule { id, fault });
+            state.rules.push(Rule { id, fault, left });
             id
         })
     }
@@ -125,33 +130,27 @@ impl Rules {
             method: method.clone(),
             ..Taken::default()
         };
-        self.state.send_if_modified(|state| {
-            let mut counted = false;
-            for rule in &mut state.rules {
-                if !method.is(rule.fault.method.as_deref()) {
-                    continue;
-                }
-                // A call that has failed already is counted by no other rule.
-                if taken.ending.is_some() && !matches!(rule.fault.effect, Effect::Delay(_)) {
-                    continue;
-                }
-                match &mut rule.fault.times {
-                    Some(0) => continue,
-                    Some(times) => {
-                        *times -= 1;
-                        counted = true;
-                        taken.ids.push(rule.id);
-                    }
-                    None => {}
-                }
-                match rule.fault.effect {
-                    Effect::Delay(_) => {}
-                    Effect::Fail(code) => taken.ending = Some(Ending::Before(code)),
-                    Effect::Lose(code) => taken.ending = Some(Ending::After(code)),
-                }
+        for rule in &self.state.borrow().rules {
+            if !method.is(rule.fault.method.as_deref()) {
+                continue;
             }
-            counted
-        });
+            // A call that has failed already is counted by no other rule.
+            if taken.ending.is_some() && !matches!(rule.fault.effect, Effect::Delay(_)) {
+                continue;
+            }
+            if let Some(left) = &rule.left {
+                let one_less = |left: u32| left.checked_sub(1);
+                if left.fetch_update(Relaxed, Relaxed, one_less).is_err() {
+                    continue;
+                }
+                taken.ids.push(rule.id);
+            }
+            match rule.fault.effect {
+                Effect::Delay(_) => {}
+                Effect::Fail(code) => taken.ending = Some(Ending::Before(code)),
+                Effect::Lose(code) => taken.ending = Some(Ending::After(code)),
+            }
+        }
         taken
     }
 

@@ -166,7 +166,12 @@ impl Fixture {
     }
 
     fn channel(&self) -> Channel {
-        let address = format!("unix:{}", self.links.dir().join("client.sock").display());
+        self.channel_of("client")
+    }
+
+    fn channel_of(&self, client: &str) -> Channel {
+        let socket = self.links.dir().join(format!("{client}.sock"));
+        let address = format!("unix:{}", socket.display());
         endpoint::channel(&address.parse().unwrap()).unwrap()
     }
 
@@ -309,6 +314,29 @@ async fn calls_fail_before_the_server_sees_them_or_after() {
             (Ok("a".into()), 2)
         ]
     );
+}
+
+#[tokio::test]
+async fn links_of_one_process_share_how_many_calls_are_meant() {
+    let fixture = Fixture::new().await;
+    let published = fixture.dir.path().join("server.address");
+    let served = fixture.links.serve("other", Server::Published(published));
+    served.unwrap();
+    let each = ["client", "other"].map(String::from);
+    let twice = CallFault::fail(Code::Unavailable).times(2);
+    let fault = fixture.links.disturb_each("process", &each, &twice);
+    let fault = fault.unwrap();
+    assert_eq!(
+        fault.what(),
+        "process: the next 2 calls fail with Unavailable"
+    );
+    let channels = each.map(|client| fixture.channel_of(&client));
+    let mut failed = 0;
+    for channel in channels.iter().cycle().take(6) {
+        failed += usize::from(ask(channel, "a").await.is_err());
+    }
+    assert_eq!((failed, fixture.calls()), (2, 4));
+    fault.heal();
 }
 
 #[tokio::test]
