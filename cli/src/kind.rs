@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use podplane_api::{Object, Scope};
+use podplane_api::{Object, Scope, schema::Type};
 
 use crate::report::UsageError;
 
@@ -140,20 +140,26 @@ impl Kind {
     }
 
     /// All that all kinds are called, in lower case.
-    pub(crate) fn words() -> impl Iterator<Item = String> {
-        Self::ALL.into_iter().flat_map(|kind| {
+    pub(crate) fn words() -> impl Iterator<Item = (String, Self)> {
+        Self::ALL.into_iter().flat_map(|each| {
             let Schema {
                 kind,
                 plural,
                 short_names,
                 group,
                 ..
-            } = kind.schema();
+            } = each.schema();
             let full = [kind.to_lowercase(), plural.to_owned()];
             let short = short_names.iter().map(ToString::to_string);
             let with_group = full.clone().map(|name| format!("{name}.{group}"));
-            short.chain(full).chain(with_group)
+            let words = short.chain(full).chain(with_group);
+            words.map(move |word| (word, each))
         })
+    }
+
+    /// What is known of its fields.
+    pub(crate) fn fields(self) -> Option<Type> {
+        with_kind!(self, K => Type::of::<K>())
     }
 
     /// Whether its objects live in namespaces.

@@ -5,6 +5,9 @@ use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -148,6 +151,53 @@ fn line_after<'a>(text: &'a str, prefix: &str) -> &'a str {
 }
 
 #[test]
+fn what_is_not_there_is_neither_healed_nor_gone_nor_zero() {
+    let heals = "
+matrix: {who: [kubelet-node-0]}
+cluster: {nodes: 1}
+steps:
+- partition: {process: scheduler, from: apiserver}
+- heal: {process: '${who}'}
+";
+    let deletes = "cluster: {nodes: 0}\nsteps: [{delete: pod/none}]\n";
+    let counts = "
+cluster: {nodes: 0}
+steps:
+- wait:
+    within: 1ms
+    expect: [{metric: scheduler_pending_pods, service: scheduler, labels: {queu: active}, equals: 0}]
+";
+    let place = Place::new(&[
+        ("heals.yaml", heals),
+        ("deletes.yaml", deletes),
+        ("counts.yaml", counts),
+    ]);
+    let finished = place.run(&["--seed", "7", "."]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = finished.stdout;
+    for part in [
+        "kubelet-node-0 is not cut off; scheduler is",
+        "again: podplane test ./heals.yaml --seed 7 --only 'heals[who=kubelet-node-0]'",
+        "delete pod/none: pods \"none\" not found",
+        "scheduler_pending_pods has no label queu; did you mean \"queue\"?",
+        "0 passed, 3 failed; seed 7; ",
+    ] {
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+    place.assert_nothing_runs();
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_2_and_nothing_is_run() {
+    let place = Place::new(&[("passes.yaml", PASSES)]);
+    let finished = place.run(&["--junit", "none/report.xml", "passes.yaml"]);
+    assert_eq!(finished.stdout, "");
+    let said = finished.failed(2);
+    assert!(said.contains("write none/report.xml"), "{said}");
+    place.assert_nothing_is_left();
+}
+
+#[test]
 fn a_wrong_file_is_2_and_nothing_is_run() {
     let wrong = "steps:\n- kill: {process: shceduler}\n- wait: {expect: [{object: pod/a, cel: 'object.status.'}]}\n";
     let place = Place::new(&[("wrong.yaml", wrong), ("passes.yaml", PASSES)]);
@@ -189,28 +239,37 @@ fn what_cannot_be_run_is_2() {
     place.assert_nothing_runs();
 }
 
+/// How long `podplane test` may say nothing.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// `podplane test`, and its standard output line by line.
 struct Running {
     child: Child,
-    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    said: Receiver<String>,
 }
 
 impl Running {
     fn start(command: &mut Command) -> Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().context("a pipe")?;
-        Ok(Self {
-            child,
-            said: BufReader::new(stdout).lines(),
-        })
+        let (sender, said) = mpsc::channel();
+        // It ends with its pipe.
+        thread::spawn(move || {
+            let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            lines.for_each(|line| _ = sender.send(line));
+        });
+        Ok(Self { child, said })
     }
 
     /// Reads on until a line has the text.
     fn until(&mut self, text: &str) -> Result<String> {
-        let found = self
-            .said
-            .find(|line| line.as_ref().map_or(true, |line| line.contains(text)));
-        Ok(found.with_context(|| format!("it ended, and never said {text:?}"))??)
+        loop {
+            let line = self.said.recv_timeout(PATIENCE);
+            let line = line.with_context(|| format!("it never said {text:?}"))?;
+            if line.contains(text) {
+                return Ok(line);
+            }
+        }
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
@@ -219,9 +278,19 @@ impl Running {
 
     /// Its exit code.
     fn end(mut self) -> Result<Option<i32>> {
-        // It may have more to say than a pipe holds.
-        self.said.by_ref().for_each(drop);
+        while self.said.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Disconnected) {}
         Ok(self.child.wait()?.code())
+    }
+}
+
+/// A test that fails leaves no clusters that go on.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // A cluster ends by itself when nobody is left that wants it.
+            _ = self.child.kill();
+            _ = self.child.wait();
+        }
     }
 }
 
@@ -242,6 +311,22 @@ fn ctrl_c_leaves_nothing_behind() -> Result<()> {
         place.assert_nothing_is_left();
         assert_eq!(before, Machine::now());
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_ctrl_c_leaves_at_once_and_the_clusters_follow() -> Result<()> {
+    let text = FOREVER.replace("NETWORK", "ledger");
+    let place = Place::new(&[("a.yaml", &text), ("b.yaml", &text)]);
+    let mut running = Running::start(&mut place.command(&["-j", "2", "."]))?;
+    running.until("1/2 ")?;
+    running.signal(Signal::INT)?;
+    running.signal(Signal::TERM)?;
+    assert_eq!(running.end()?, Some(130));
+    // In order it would have removed this.
+    assert_eq!(place.left().len(), 2);
+    let none = |seen: &Vec<_>| seen.is_empty();
+    eventually("no process", || std::future::ready(place.processes()), none).await;
     Ok(())
 }
 

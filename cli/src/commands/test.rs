@@ -133,26 +133,35 @@ fn only(mut cases: Vec<Case>, text: Option<&str>) -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Plays them. A first signal ends them in order.
+/// Plays them. A first signal ends them in order, a second one at once.
 fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("start the runtime")?;
-    runtime.block_on(async {
+    let verdict = runtime.block_on(async {
         let cancel = CancellationToken::new();
-        let mut played = std::pin::pin!(podplane_scenario::run(cases, options, cancel.clone()));
-        // Losing the wait for a signal loses nothing: the runs have ended.
+        let mut played = Box::pin(podplane_scenario::run(cases, options, cancel.clone()));
+        let mut requests = shutdown::Requests::listen().context("wait for signals")?;
         tokio::select! {
             verdict = &mut played => return verdict,
-            signal = shutdown::requested() => {
-                let signal = signal.context("wait for signals")?;
+            signal = requests.next() => {
                 anstream::eprintln!("{signal}: taking all clusters down");
                 cancel.cancel();
             }
         }
-        played.await
-    })
+        tokio::select! {
+            verdict = &mut played => verdict,
+            signal = requests.next() => {
+                anstream::eprintln!("{signal}: leaving at once; the clusters end by themselves");
+                // What is dropped would be waited for.
+                std::mem::forget(played);
+                Ok(Verdict::Interrupted)
+            }
+        }
+    });
+    runtime.shutdown_background();
+    verdict
 }
 
 /// What scenarios may name: kinds, and the flags of services, from what reads their command lines.
@@ -164,7 +173,9 @@ fn catalog() -> Catalog {
         flags.filter_map(Arg::get_long).map(Into::into).collect()
     };
     Catalog {
-        kinds: Kind::words().collect(),
+        kinds: Kind::words()
+            .map(|(word, kind)| (word, kind.fields()))
+            .collect(),
         flags: SERVICES
             .map(|service| (service.to_owned(), flags(service)))
             .into(),

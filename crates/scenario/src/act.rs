@@ -18,6 +18,7 @@ use crate::{
     },
     look::{Unmet, unmet},
     plan::{Action, Expectation, Run, WITHIN, Wait, glob},
+    problem::listed,
     stage::{Kind, Stage, plain},
 };
 
@@ -157,6 +158,8 @@ pub(crate) async fn act(
         }
         Action::Pause(Pause { process, period }) => {
             let name = stage.one_process(process).await?;
+            // It may just be started again.
+            stage.process(&name).await?;
             let fault = stage.cluster.pause(&name).await?;
             match period {
                 Some(period) => {
@@ -168,9 +171,7 @@ pub(crate) async fn act(
             return Ok(Done::chosen(process, name));
         }
         Action::Resume(format::Process { process }) => {
-            if stage.heal(Kind::Paused, |paused| is_called(paused, process)) == 0 {
-                return Err(anyhow::anyhow!("{process} is not paused").into());
-            }
+            undo(stage, Kind::Paused, Some(process))?;
         }
         Action::Restart(restart) => self::restart(stage, restart).await?,
         Action::AddNodes(add) => add_nodes(stage, add).await?,
@@ -186,15 +187,14 @@ pub(crate) async fn act(
         }
         Action::Partition(cut) => return partition(stage, cut).await,
         Action::Heal(Heal { node, process }) => {
-            let named = node.as_ref().or(process.as_ref());
-            stage.heal(Kind::Cut, |of| named.is_none_or(|name| is_called(of, name)));
+            undo(stage, Kind::Cut, node.as_deref().or(process.as_deref()))?;
         }
         Action::FillDisk(format::Node { node }) => {
             let fault = stage.cluster.fill_disk(node)?;
             stage.hold(Kind::FullDisk, node, fault);
         }
         Action::FreeDisk(format::Node { node }) => {
-            stage.heal(Kind::FullDisk, |of| is_called(of, node));
+            undo(stage, Kind::FullDisk, Some(node))?;
         }
         Action::Calls(calls) => return disturb(stage, calls).await,
     }
@@ -204,6 +204,22 @@ pub(crate) async fn act(
 /// Whether a name is the one, or matches it.
 fn is_called(name: &str, pattern: &str) -> bool {
     glob(pattern).map_or(name == pattern, |glob| glob.is_match(name))
+}
+
+/// Heals the faults of a kind, of all or of what the pattern names. That there is none is a slip of whoever wrote it.
+fn undo(stage: &mut Stage, kind: Kind, of: Option<&str>) -> Result<()> {
+    let is_meant = |held: &str| of.is_none_or(|of| is_called(held, of));
+    if stage.heal(kind, is_meant) > 0 {
+        return Ok(());
+    }
+    let held = match stage.held(kind) {
+        none if none.is_empty() => String::new(),
+        each => format!("; {} is", listed(&each)),
+    };
+    match of {
+        Some(of) => bail!("{of} is not {kind}{held}"),
+        None => bail!("nothing is {kind}"),
+    }
 }
 
 async fn partition(stage: &mut Stage, cut: &Cut) -> Result<Done, Fault> {
@@ -246,7 +262,7 @@ async fn disturb(stage: &mut Stage, calls: &Calls) -> Result<Done, Fault> {
         clear,
     } = calls;
     if *clear {
-        stage.heal(Kind::Calls, |held| is_called(held, of));
+        undo(stage, Kind::Calls, Some(of))?;
         return Ok(Done::default());
     }
     let name = stage.one_process(of).await?;

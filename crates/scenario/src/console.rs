@@ -8,7 +8,7 @@ use std::{
 use anstyle::{AnsiColor, Style};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::runner::{Failure, Outcome, Report};
+use crate::runner::{Failure, Job, Outcome, Report};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -86,6 +86,8 @@ impl Console {
             Outcome::Failed(_) => (BAD, "FAIL", took),
             Outcome::Broken(_) => (BAD, "ERROR", took),
             Outcome::Interrupted => (BAD, "INTERRUPTED", took),
+            // The summary counts them.
+            Outcome::NotBegun => return,
         };
         let mut text = format!(
             "{style}{word}{style:#} {} {FAINT}({detail}){FAINT:#}",
@@ -107,23 +109,33 @@ impl Console {
                     job.case.file.display()
                 )));
             }
-            Outcome::Passed | Outcome::Interrupted => {}
+            Outcome::Passed | Outcome::Interrupted | Outcome::NotBegun => {}
         }
         for line in left {
             text.push('\n');
             text.push_str(&indent(line));
         }
         if matches!(outcome, Outcome::Failed(_) | Outcome::Broken(_)) {
-            let again = format!(
-                "podplane test {} --seed {}",
-                job.case.file.display(),
-                job.seed
-            );
             text.push_str("\n  again: ");
-            text.push_str(&again);
+            text.push_str(&again(job));
         }
         self.line(&text);
     }
+}
+
+/// The command line for this run alone.
+fn again(job: &Job) -> String {
+    let mut line = format!(
+        "podplane test {} --seed {}",
+        job.case.file.display(),
+        job.seed
+    );
+    if !job.case.values.is_empty() {
+        // Quoted for a shell, which would take brackets for a pattern.
+        let title = job.case.title().replace('\'', r"'\''");
+        line = format!("{line} --only '{title}'");
+    }
+    line
 }
 
 /// What a failure is, for people and for JUnit.

@@ -25,6 +25,12 @@ pub(crate) fn xml(reports: &[Report], took: Duration) -> Result<String, Serializ
     junit.to_string()
 }
 
+fn skipped(why: &str) -> TestCaseStatus {
+    let mut status = TestCaseStatus::skipped();
+    status.set_message(why);
+    status
+}
+
 fn case(report: &Report) -> TestCase {
     let status = match &report.outcome {
         Outcome::Passed => TestCaseStatus::success(),
@@ -41,11 +47,8 @@ fn case(report: &Report) -> TestCase {
             status.set_description(why);
             status
         }
-        Outcome::Interrupted => {
-            let mut status = TestCaseStatus::skipped();
-            status.set_message("interrupted");
-            status
-        }
+        Outcome::Interrupted => skipped("interrupted"),
+        Outcome::NotBegun => skipped("not begun"),
     };
     let mut case = TestCase::new(&*report.job.title, status);
     case.set_classname(&*report.job.case.name);

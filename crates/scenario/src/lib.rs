@@ -10,6 +10,7 @@ mod check;
 mod command;
 mod console;
 mod document;
+mod fields;
 pub mod format;
 mod http;
 mod invariants;

@@ -6,6 +6,7 @@ use std::{
     path::{Path as FilePath, PathBuf},
 };
 
+use podplane_api::schema::Type;
 use serde_json::Value;
 
 use crate::{
@@ -19,8 +20,8 @@ use crate::{
 /// What scenarios may name that this crate does not know.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// All that the kinds of objects are called, in lower case: `pod`, `pods`, `po`.
-    pub kinds: BTreeSet<String>,
+    /// All that the kinds of objects are called, in lower case: `pod`, `pods`, `po`; and what is known of their fields.
+    pub kinds: BTreeMap<String, Option<Type>>,
     /// The flags of each service, without the dashes.
     pub flags: BTreeMap<String, BTreeSet<String>>,
 }

@@ -1,6 +1,8 @@
 //! Whether what a scenario expects holds now.
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::{
@@ -72,7 +74,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
                 .objects
                 .list(kind, namespace.as_deref(), selector.as_deref())
                 .await?;
-            Ok(of_count(kind, filter.as_ref(), *numbers, &objects))
+            of_count(kind, filter.as_ref(), *numbers, &objects)
         }
         Rule::Event {
             reason,
@@ -80,6 +82,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
             namespace,
             message,
             event_type,
+            since,
             numbers,
         } => {
             let wanted = Wanted {
@@ -90,6 +93,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
                 },
                 message: message.as_ref(),
                 event_type: event_type.as_deref(),
+                before: since.as_ref().and_then(|since| stage.marks.get(since)),
             };
             let events = stage
                 .objects
@@ -193,11 +197,17 @@ fn of_count(
     filter: Option<&Cel>,
     numbers: Numbers,
     objects: &[Value],
-) -> Result<(), Difference> {
-    let is_counted = |object: &&Value| filter.is_none_or(|filter| filter.holds(object).is_ok());
-    let counted: Vec<_> = objects.iter().filter(is_counted).collect();
+) -> Result<Result<(), Difference>> {
+    let (mut counted, mut others) = (Vec::new(), Vec::new());
+    for object in objects {
+        match filter.map_or(Ok(true), |filter| filter.picks(object)) {
+            Ok(true) => counted.push(object),
+            Ok(false) => others.push(object),
+            Err(why) => bail!("`where` of {}: {why}", name(object)),
+        }
+    }
     if numbers.allows(whole(counted.len())) {
-        return Ok(());
+        return Ok(Ok(()));
     }
     let mut names: Vec<_> = counted
         .iter()
@@ -215,15 +225,15 @@ fn of_count(
         was = format!("{was} (of {} {kind})", objects.len());
     }
     // One that is not counted, to see why.
-    let other = objects.iter().find(|object| !is_counted(object));
-    if let Some(other) = other.filter(|_| numbers.at_most.is_none()) {
+    let other = others.first().filter(|_| numbers.at_most.is_none());
+    if let Some(other) = other {
         was = format!(
             "{was}\n  not counted: {} {}",
             name(other),
             shown(&other["status"])
         );
     }
-    Err((numbers.describe(), was))
+    Ok(Err((numbers.describe(), was)))
 }
 
 /// Which events are meant.
@@ -233,6 +243,33 @@ struct Wanted<'a> {
     on: Option<(String, &'a str)>,
     message: Option<&'a TextRule>,
     event_type: Option<&'a str>,
+    /// How often each had happened that does not count.
+    before: Option<&'a Mark>,
+}
+
+/// How often each event had happened at some moment, by its UID.
+pub(crate) type Mark = BTreeMap<String, usize>;
+
+/// How often events have happened so far.
+pub(crate) async fn mark(stage: &Stage) -> Result<Mark> {
+    let events = stage.objects.list("events", None, None).await?;
+    Ok(events
+        .iter()
+        .map(|event| (uid(event), times(event)))
+        .collect())
+}
+
+fn uid(event: &Value) -> String {
+    let uid = event["metadata"]["uid"].as_str();
+    uid.unwrap_or_default().to_owned()
+}
+
+/// How often an event has happened.
+fn times(event: &Value) -> usize {
+    let count = event["count"]
+        .as_u64()
+        .or(event["series"]["count"].as_u64());
+    usize::try_from(count.unwrap_or(1).max(1)).unwrap_or(usize::MAX)
 }
 
 fn of_events(wanted: &Wanted<'_>, numbers: Numbers, events: &[Value]) -> Result<(), Difference> {
@@ -250,13 +287,11 @@ fn of_events(wanted: &Wanted<'_>, numbers: Numbers, events: &[Value]) -> Result<
                 .is_none_or(|rule| rule.allows(&text(event, "message")))
             && wanted.event_type.is_none_or(|of| text(event, "type") == of)
     };
-    let times = |event: &Value| {
-        let count = event["count"]
-            .as_u64()
-            .or(event["series"]["count"].as_u64());
-        usize::try_from(count.unwrap_or(1).max(1)).unwrap_or(usize::MAX)
+    let since = |event: &Value| {
+        let before = wanted.before.and_then(|before| before.get(&uid(event)));
+        times(event).saturating_sub(before.copied().unwrap_or_default())
     };
-    let found: usize = events.iter().filter(is_meant).map(times).sum();
+    let found: usize = events.iter().filter(is_meant).map(since).sum();
     if numbers.allows(whole(found)) {
         return Ok(());
     }
@@ -314,8 +349,8 @@ async fn of_ping(
         args.push("--verify");
     }
     let finished = podplane_testkit::run(stage.cluster.command("podplane", args)).await?;
-    let answered = finished.code == Some(0);
-    if answered == answers {
+    // Any other code means that nobody could be asked, which says nothing of who is there.
+    if finished.code == Some(i32::from(!answers)) {
         return Ok(Ok(()));
     }
     let expected = match (answers, answered_by) {
@@ -386,4 +421,56 @@ fn shown(value: &Value) -> String {
 /// A number of things, to compare with what a scenario says.
 fn whole(number: usize) -> f64 {
     u32::try_from(number).unwrap_or(u32::MAX).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_count_from_a_mark_on() {
+        let event = |uid: &str, count: u64| {
+            json!({"metadata": {"uid": uid}, "reason": "NodeNotReady", "count": count,
+                "involvedObject": {"kind": "Node", "name": "a"}})
+        };
+        let before = Mark::from([("1".into(), 2), ("2".into(), 1)]);
+        let wanted = |before| Wanted {
+            reason: "NodeNotReady",
+            on: None,
+            message: None,
+            event_type: None,
+            before,
+        };
+        let are = |number, before, events: &[Value]| {
+            let numbers = Numbers {
+                equals: Some(number),
+                ..Numbers::default()
+            };
+            of_events(&wanted(before), numbers, events).is_ok()
+        };
+        let events = [event("1", 2), event("2", 1)];
+        assert!(are(3.0, None, &events));
+        assert!(are(0.0, Some(&before), &events));
+        // One has happened again, and one is new.
+        let events = [event("1", 4), event("2", 1), event("3", 1)];
+        assert!(are(3.0, Some(&before), &events));
+    }
+
+    #[test]
+    fn an_object_of_which_nobody_can_tell_is_not_left_out() {
+        let none = Numbers {
+            equals: Some(0.0),
+            ..Numbers::default()
+        };
+        let pods = [json!({"metadata": {"name": "a"}, "spec": {"priority": 3}})];
+        let count = |text| of_count("pods", Some(&Cel::parse(text).unwrap()), none, &pods);
+        count("object.spec.priority > 3").unwrap().unwrap();
+        let error = count("object.spec.priority").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`where` of a: it is 3, not true or false"
+        );
+    }
 }

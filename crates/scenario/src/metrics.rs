@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ::http::Method;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use prometheus_parse::{Scrape, Value};
 
 use crate::{http, problem::suggestion};
@@ -39,11 +39,19 @@ fn read(text: &str, name: &str, labels: &BTreeMap<String, String>) -> Result<Vec
         "there is no metric {name}{}",
         suggestion(name, names())
     );
-    let matching = scrape.samples.iter().filter(|sample| {
-        sample.metric == name
-            && labels
-                .iter()
-                .all(|(label, value)| sample.labels.get(label) == Some(value))
+    let of_name = || scrape.samples.iter().filter(|sample| sample.metric == name);
+    let known = || of_name().flat_map(|sample| sample.labels.keys().map(String::as_str));
+    // A value may come with time. A label does not, once there are series.
+    let stray = labels
+        .keys()
+        .find(|label| known().all(|known| known != label.as_str()));
+    if let Some(stray) = stray.filter(|_| of_name().next().is_some()) {
+        bail!("{name} has no label {stray}{}", suggestion(stray, known()));
+    }
+    let matching = of_name().filter(|sample| {
+        labels
+            .iter()
+            .all(|(label, value)| sample.labels.get(label) == Some(value))
     });
     let number = |value: &Value| match value {
         Value::Counter(number) | Value::Gauge(number) | Value::Untyped(number) => Some(*number),
@@ -65,7 +73,7 @@ mod tests {
 
     const TEXT: &str = "# HELP pending Pods.\n# TYPE pending gauge\npending{queue=\"active\"} 2\npending{queue=\"unschedulable\"} 3\n\
         # TYPE seconds histogram\nseconds_sum{verb=\"get\"} 1.5\nseconds_count{verb=\"get\"} 4\nseconds_bucket{le=\"0.1\",verb=\"get\"} 3\n\
-        seconds_bucket{le=\"+Inf\",verb=\"get\"} 4\n# TYPE done counter\ndone_total 7\n# EOF\n";
+        seconds_bucket{le=\"+Inf\",verb=\"get\"} 4\n# HELP none_yet Any.\n# TYPE none_yet counter\n# TYPE done counter\ndone_total 7\n# EOF\n";
 
     #[test]
     fn series_are_picked_by_their_labels() {
@@ -92,5 +100,11 @@ mod tests {
             error,
             "there is no metric pendin; did you mean \"pending\"?"
         );
+        let error = read(TEXT, "pending", &labels(&[("queu", "active")])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "pending has no label queu; did you mean \"queue\"?"
+        );
+        assert!(values("none_yet", &[("of", "any")]).is_empty());
     }
 }

@@ -108,7 +108,7 @@ impl Objects {
         Ok(self.resource(word).await?.kind.clone())
     }
 
-    /// Deletes the object, or begins to. It may be gone already.
+    /// Deletes the object, or begins to. It must be there: a wrong name would be none otherwise.
     pub(crate) async fn delete(&self, deletion: &Deletion) -> Result<()> {
         let Deletion {
             object,

@@ -38,6 +38,8 @@ pub struct Case {
     /// The cluster.
     pub cluster: Cluster,
     pub(crate) steps: Vec<Step>,
+    /// The names of steps that something is counted from.
+    pub(crate) marks: BTreeSet<String>,
 }
 
 impl Case {
@@ -159,6 +161,7 @@ pub(crate) enum Rule {
         namespace: Option<String>,
         message: Option<TextRule>,
         event_type: Option<String>,
+        since: Option<String>,
         numbers: Numbers,
     },
     Metric {

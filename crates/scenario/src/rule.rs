@@ -10,7 +10,12 @@ use regex::Regex;
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
-use crate::format::{Text, TextRules};
+use podplane_api::schema::Type;
+
+use crate::{
+    fields::{Stray, stray},
+    format::{Text, TextRules},
+};
 
 /// A key with escaped dots, as kubectl writes it: `.podplane\.io/pod-ips`.
 static ESCAPED: LazyLock<Regex> = LazyLock::new(|| {
@@ -60,6 +65,17 @@ impl Cel {
         Ok(cel)
     }
 
+    /// The same, unless it names fields that objects of a type cannot have. It would be false of all of them.
+    pub(crate) fn of(self, text: &str, ty: Type) -> Result<Self, BadRule> {
+        let Some(Stray { field, message }) = stray(self.0.expression(), ty) else {
+            return Ok(self);
+        };
+        let named = Regex::new(&format!(r"[.\['\x22]\s*({})\b", regex::escape(&field))).ok();
+        let named = named.and_then(|named| named.captures(text)?.get(1).map(|found| found.start()));
+        let offset = named.map_or(0, |at| text[..at].chars().count());
+        Err(BadRule::new(offset, message))
+    }
+
     /// Finds names that nothing declares, which would otherwise show only when the expression is looked at.
     fn undeclared(&self, text: &str) -> Result<(), BadRule> {
         let offset = |name: &str| {
@@ -102,14 +118,28 @@ impl Cel {
 
     /// Whether it is true of the object; else why not. A field that is not there makes it false.
     pub(crate) fn holds(&self, object: &Value) -> Result<(), String> {
+        self.judge(object).unwrap_or_else(Err)
+    }
+
+    /// Whether the object is one of those that are meant.
+    ///
+    /// # Errors
+    ///
+    /// Why nobody can tell: then neither all nor none of them are.
+    pub(crate) fn picks(&self, object: &Value) -> Result<bool, String> {
+        self.judge(object).map(|held| held.is_ok())
+    }
+
+    /// True, or why not; an error if it is neither true nor false.
+    fn judge(&self, object: &Value) -> Result<Result<(), String>, String> {
         match self.value(object) {
-            Ok(CelValue::Bool(true)) => Ok(()),
-            Ok(CelValue::Bool(false)) => Err("it is false".into()),
+            Ok(CelValue::Bool(true)) => Ok(Ok(())),
+            Ok(CelValue::Bool(false)) => Ok(Err("it is false".into())),
             Ok(other) => Err(match other.json() {
                 Ok(value) => format!("it is {value}, not true or false"),
                 Err(_) => "it is not true or false".into(),
             }),
-            Err(cel::ExecutionError::NoSuchKey(key)) => Err(format!("there is no {key:?}")),
+            Err(cel::ExecutionError::NoSuchKey(key)) => Ok(Err(format!("there is no {key:?}"))),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -464,6 +494,13 @@ mod tests {
             Cel::parse("object.spec.priority").unwrap().holds(&pod),
             Err("it is 3, not true or false".into())
         );
+        let picks = |text: &str| Cel::parse(text).unwrap().picks(&pod);
+        assert_eq!(picks("object.spec.priority == 3"), Ok(true));
+        // A pod without an address is one whose address is another.
+        assert_eq!(picks("object.status.hostIP == ''"), Ok(false));
+        for neither in ["object.spec.priority", "object.spec.priority < 'high'"] {
+            picks(neither).unwrap_err();
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One run of one scenario: its cluster, its steps, its end.
 
 use std::{
+    collections::BTreeSet,
     fs,
     panic::AssertUnwindSafe,
     path::{Path, PathBuf},
@@ -10,15 +11,20 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use futures::FutureExt as _;
-use podplane_testkit::{Program, recording};
+use podplane_ipam::audit::Violation;
+use podplane_testkit::{
+    Program,
+    recording::{self, Recorder},
+};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     act::{Done, act},
     console::Track,
-    invariants, look,
-    plan::{Case, Step},
+    invariants::{self, Expected},
+    look,
+    plan::Case,
     problem::Position,
     stage::{Stage, data_dir},
 };
@@ -61,6 +67,21 @@ pub(crate) struct Report {
     pub(crate) kept: Option<Kept>,
 }
 
+impl Report {
+    /// Of a run that has not begun.
+    pub(crate) fn new(job: Job) -> Self {
+        Self {
+            job,
+            outcome: Outcome::NotBegun,
+            steps: Vec::new(),
+            timings: Vec::new(),
+            took: Duration::ZERO,
+            left: Vec::new(),
+            kept: None,
+        }
+    }
+}
+
 /// A cluster that goes on after its run.
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -91,6 +112,8 @@ pub(crate) enum Outcome {
     Broken(String),
     /// Somebody ended it.
     Interrupted,
+    /// Somebody ended all before its turn came.
+    NotBegun,
 }
 
 #[derive(Debug)]
@@ -108,15 +131,7 @@ pub(crate) struct Failure {
 /// Plays a scenario. It leaves nothing behind but what the report names.
 pub(crate) async fn run(job: Job, setting: &Setting, track: &Track<'_>) -> Report {
     let begun = Instant::now();
-    let mut report = Report {
-        job,
-        outcome: Outcome::Passed,
-        steps: Vec::new(),
-        timings: Vec::new(),
-        took: Duration::ZERO,
-        left: Vec::new(),
-        kept: None,
-    };
+    let mut report = Report::new(job);
     match directory() {
         Err(error) => report.outcome = Outcome::Broken(format!("{error:#}")),
         Ok(dir) => {
@@ -149,26 +164,15 @@ async fn in_directory(
     setting: &Setting,
     track: &Track<'_>,
 ) -> (Outcome, Option<Stage>) {
-    // A panic is a fault of this program, and no reason to leave a cluster behind.
-    let played = AssertUnwindSafe(play(report, dir, setting, track)).catch_unwind();
-    // What is dropped here is undone below.
-    let played = tokio::select! {
-        played = played => played,
-        () = setting.cancel.cancelled() => Ok((Outcome::Interrupted, None)),
-    };
-    let (outcome, stage) = played.unwrap_or_else(|panic| {
-        let message = panic.downcast_ref::<String>().map(String::as_str);
-        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
-        let why = format!("podplane panicked: {}", message.unwrap_or("without a word"));
-        (Outcome::Broken(why), None)
-    });
-    // Whatever came of it, nothing may be left; an orderly end has seen to it already.
-    if matches!(outcome, Outcome::Broken(_) | Outcome::Interrupted)
-        && let Err(error) = take_down(&setting.program, &data_dir(dir)).await
-    {
-        return (Outcome::Broken(format!("{error:#}")), None);
+    let (outcome, stage) = play(report, dir, setting, track).await;
+    if stage.is_some() || !matches!(outcome, Outcome::Broken(_) | Outcome::Interrupted) {
+        return (outcome, stage);
     }
-    (outcome, stage)
+    // Nothing may be left, however far the start or the end has come.
+    match take_down(&setting.program, &data_dir(dir)).await {
+        Ok(()) => (outcome, None),
+        Err(error) => (Outcome::Broken(format!("{error:#}")), None),
+    }
 }
 
 async fn play(
@@ -180,29 +184,64 @@ async fn play(
     track.doing("starting the cluster");
     let begun = Instant::now();
     let Job { case, seed, .. } = &report.job;
-    let mut stage = match Stage::set(case.clone(), &setting.program, dir, *seed).await {
-        Ok(stage) => stage,
-        Err(error) => return (Outcome::Broken(format!("{error:#}")), None),
+    let set = Stage::set(case.clone(), &setting.program, dir, *seed);
+    let mut stage = match guarded(set, &setting.cancel).await {
+        Ok(Ok(stage)) => stage,
+        Ok(Err(error)) => return (Outcome::Broken(format!("{error:#}")), None),
+        Err(ended) => return (ended, None),
     };
-    track.up(begun.elapsed());
-    let outcome = steps(report, &mut stage, track).await;
-    if setting.keep {
+    let played = async {
+        if let Err(error) = stage.furnish().await {
+            return Outcome::Broken(format!("{error:#}"));
+        }
+        track.up(begun.elapsed());
+        steps(report, &mut stage, track).await
+    };
+    let outcome = guarded(played, &setting.cancel).await;
+    let outcome = outcome.unwrap_or_else(|ended| ended);
+    if setting.keep && !matches!(outcome, Outcome::Broken(_) | Outcome::Interrupted) {
         return (outcome, Some(stage));
     }
     track.doing("taking the cluster down");
+    // Those of other runs are taken down meanwhile.
     match stage.strike().await {
         Ok(()) => (outcome, None),
         Err(error) => (Outcome::Broken(format!("{error:#}")), None),
     }
 }
 
+/// Does something until it is done, or somebody ends all of it. A panic is a fault of this program, and no reason to leave a cluster behind.
+async fn guarded<T>(
+    work: impl Future<Output = T>,
+    cancel: &CancellationToken,
+) -> Result<T, Outcome> {
+    // What is dropped half done is undone with the cluster.
+    let done = tokio::select! {
+        done = AssertUnwindSafe(work).catch_unwind() => done,
+        () = cancel.cancelled() => return Err(Outcome::Interrupted),
+    };
+    done.map_err(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+        let message = message.unwrap_or("without a word");
+        Outcome::Broken(format!("podplane panicked: {message}"))
+    })
+}
+
 async fn steps(report: &mut Report, stage: &mut Stage, track: &Track<'_>) -> Outcome {
     let case = stage.case.clone();
+    let mut before = &BTreeSet::new();
     for (index, step) in case.steps.iter().enumerate() {
         let number = index + 1;
         track.step(number, case.steps.len(), &step.title);
         let begun = Instant::now();
-        match one_step(stage, number, step, track).await {
+        let expected = Expected {
+            step,
+            before,
+            is_last: number == case.steps.len(),
+        };
+        before = &step.violations;
+        match one_step(stage, number, &expected, track).await {
             Ok(done) => {
                 let took = begun.elapsed();
                 let mut title = step.title.clone();
@@ -230,30 +269,46 @@ async fn steps(report: &mut Report, stage: &mut Stage, track: &Track<'_>) -> Out
 async fn one_step(
     stage: &mut Stage,
     number: usize,
-    step: &Step,
+    expected: &Expected<'_>,
     track: &Track<'_>,
 ) -> Result<Done, String> {
+    let step = expected.step;
     let recorder = stage.cluster.recorder().clone();
     recorder.step(u64::try_from(number).unwrap_or_default(), &step.title);
-    let doing = |what: &str| track.doing(what);
-    let done = match act(stage, &step.action, &doing).await {
-        Err(fault) => Err(fault.to_string()),
-        Ok(done) => match invariants::check(stage, step).await {
-            Ok(found) => {
-                found
-                    .iter()
-                    .for_each(|violation| recorder.violation(&violation.to_string()));
-                Ok(done)
-            }
-            Err(otherwise) => {
-                let found = otherwise.found.iter().flatten();
-                found.for_each(|violation| recorder.violation(&violation.to_string()));
-                Err(otherwise.to_string())
-            }
-        },
-    };
+    let done = carried_out(stage, expected, track, &recorder).await;
     recorder.step_ended(&step.title, done.as_ref().map(drop).map_err(String::as_str));
     done
+}
+
+async fn carried_out(
+    stage: &mut Stage,
+    expected: &Expected<'_>,
+    track: &Track<'_>,
+    recorder: &Recorder,
+) -> Result<Done, String> {
+    let step = expected.step;
+    if stage.case.marks.contains(&step.title) {
+        let mark = look::mark(stage).await;
+        let mark = mark.map_err(|error| format!("look at what has happened so far: {error:#}"))?;
+        stage.marks.insert(step.title.clone(), mark);
+    }
+    let doing = |what: &str| track.doing(what);
+    let done = act(stage, &step.action, &doing).await;
+    let done = done.map_err(|fault| fault.to_string())?;
+    let tell = |found: &[Violation]| {
+        let each = found.iter().map(ToString::to_string);
+        each.for_each(|violation| recorder.violation(&violation));
+    };
+    match invariants::check(stage, expected).await {
+        Ok(found) => {
+            tell(&found);
+            Ok(done)
+        }
+        Err(otherwise) => {
+            tell(otherwise.found.as_deref().unwrap_or_default());
+            Err(otherwise.to_string())
+        }
+    }
 }
 
 async fn last_events(stage: &Stage) -> Vec<String> {
@@ -298,7 +353,7 @@ fn saved(report: &Report, dir: &Path, setting: &Setting) -> Vec<String> {
     let is_wanted = match report.outcome {
         Outcome::Passed => setting.keep_output,
         Outcome::Failed(_) | Outcome::Broken(_) => true,
-        Outcome::Interrupted => false,
+        Outcome::Interrupted | Outcome::NotBegun => false,
     };
     if !is_wanted || !data_dir(dir).exists() {
         return Vec::new();

@@ -1,7 +1,8 @@
 //! A cluster that a scenario is played on.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -9,13 +10,16 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podplane_proto::cluster::ServiceStatus;
-use podplane_testkit::{Cluster, ClusterBuilder, Process, Program, fault::Fault};
+use podplane_testkit::{
+    Cluster, ClusterBuilder, ClusterError, Process, Program, fault::Fault, within,
+};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     format::{self, NodeSpec, Nodes, Several},
+    look::Mark,
     objects::Objects,
     plan::{Action, Case, WITHIN, glob},
     problem::listed,
@@ -30,14 +34,16 @@ const DISK: u64 = 16 << 20;
 /// A cluster, and what is wrong with it on purpose.
 #[derive(Debug)]
 pub(crate) struct Stage {
+    /// What is wrong until it is healed. It is dropped before the cluster: what stands still does not end when it is told to.
+    held: Vec<Held>,
     pub(crate) case: Arc<Case>,
     pub(crate) cluster: Cluster,
     pub(crate) objects: Objects,
     pub(crate) random: StdRng,
+    /// What had happened when steps began, by their names.
+    pub(crate) marks: BTreeMap<String, Mark>,
     /// For files of the scenario's commands.
     pub(crate) scratch: PathBuf,
-    /// What is wrong until it is healed.
-    pub(crate) held: Vec<Held>,
 }
 
 /// A fault that goes on.
@@ -63,6 +69,17 @@ pub(crate) enum Kind {
     Calls,
 }
 
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Paused => "paused",
+            Self::Cut => "cut off",
+            Self::FullDisk => "full",
+            Self::Calls => "disturbed in its calls",
+        })
+    }
+}
+
 impl Stage {
     /// Starts the cluster of a scenario in `dir`, which is empty.
     pub(crate) async fn set(
@@ -76,21 +93,26 @@ impl Stage {
         let builder = builder(&case, program).program(program.path());
         let cluster = builder.data_dir(data_dir(dir)).record(dir).start().await?;
         let objects = Objects::new(cluster.server());
-        let stage = Self {
+        Ok(Self {
+            held: Vec::new(),
             case,
             cluster,
             objects,
             random: StdRng::seed_from_u64(seed),
+            marks: BTreeMap::new(),
             scratch,
-            held: Vec::new(),
-        };
-        if let Some(Nodes::Named(nodes)) = &stage.case.cluster.nodes {
-            stage.add_nodes(nodes).await?;
+        })
+    }
+
+    /// Has the nodes join that the scenario names, and waits for all.
+    pub(crate) async fn furnish(&self) -> Result<()> {
+        if let Some(Nodes::Named(nodes)) = &self.case.cluster.nodes {
+            self.add_nodes(nodes).await?;
         }
-        if stage.case.cluster.wait_for_nodes != Some(false) {
-            stage.nodes_ready().await?;
+        if self.case.cluster.wait_for_nodes != Some(false) {
+            self.nodes_ready().await?;
         }
-        Ok(stage)
+        Ok(())
     }
 
     /// Waits until all nodes that the cluster has are Ready.
@@ -129,6 +151,12 @@ impl Stage {
             of,
             _fault: fault,
         });
+    }
+
+    /// Whose faults of a kind there are.
+    pub(crate) fn held(&self, kind: Kind) -> Vec<&str> {
+        let held = self.held.iter().filter(|held| held.kind == kind);
+        held.map(|held| held.of.as_str()).collect()
     }
 
     /// Heals the faults of a kind that are meant; tells how many there were.
@@ -184,7 +212,6 @@ impl Stage {
 
     /// Takes the cluster down, and looks whether all of it is gone.
     pub(crate) async fn strike(self) -> Result<()> {
-        // What stands still does not end when it is told to.
         drop(self.held);
         Ok(self.cluster.stop().await?)
     }
@@ -205,7 +232,7 @@ impl Stage {
         Ok(address)
     }
 
-    /// The process of that name; for a pattern one of those that match.
+    /// The name of a process; for a pattern one of those that match, whether it runs at the moment or not: chance goes by the seed alone.
     pub(crate) async fn one_process(&mut self, pattern: &str) -> Result<String> {
         let names: Vec<_> = match glob(pattern) {
             None => return Ok(pattern.to_owned()),
@@ -238,9 +265,16 @@ impl Stage {
             .context("there are as many as counted")
     }
 
-    /// A process, and what it is called if it runs not by itself.
+    /// A process, as soon as it runs: one that has just ended is started again.
     pub(crate) async fn process(&self, name: &str) -> Result<Process> {
-        Ok(self.cluster.process(name).await?)
+        let services = self.services().await?;
+        let is_supervised = services.iter().any(|service| service.name == name);
+        let look = || self.cluster.process(name);
+        let is_decided = |found: &Result<Process, ClusterError>| {
+            !is_supervised || !matches!(found, Err(ClusterError::NoProcess { .. }))
+        };
+        let what = format!("process {name}");
+        Ok(within(WITHIN, &what, look, is_decided).await??)
     }
 
     /// Whether the cluster can be observed: not while its API server stands still.

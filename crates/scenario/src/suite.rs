@@ -2,6 +2,8 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
+    io::Write as _,
     num::NonZeroUsize,
     path::PathBuf,
     sync::Arc,
@@ -68,6 +70,14 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         output,
     } = options;
     let begun = Instant::now();
+    // That it cannot be written is better known before.
+    let junit = match junit {
+        Some(name) => Some((
+            File::create(&name).with_context(|| format!("write {}", name.display()))?,
+            name,
+        )),
+        None => None,
+    };
     let console = Console::new();
     let seed_of_all = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let setting = Setting {
@@ -100,26 +110,26 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         };
         cases.iter().map(job).collect::<Vec<_>>()
     });
-    let each = queue.map(|job| async {
+    let each = queue.enumerate().map(async |(index, job)| {
         if cancel.is_cancelled() {
-            return None;
+            return (index, Report::new(job));
         }
         let track = console.track(&job.title);
         let report = runner::run(job, &setting, &track).await;
         drop(track);
         console.ended(&report);
-        Some(report)
+        (index, report)
     });
-    let mut reports: Vec<Report> = stream::iter(each)
-        .buffer_unordered(jobs.get())
-        .filter_map(std::future::ready)
-        .collect()
-        .await;
-    if let Some(file) = junit {
+    let ended = stream::iter(each).buffer_unordered(jobs.get());
+    let mut reports: Vec<(usize, Report)> = ended.collect().await;
+    reports.sort_by_key(|(index, _)| *index);
+    let mut reports: Vec<Report> = reports.into_iter().map(|(_, report)| report).collect();
+    summarize(&console, &reports, begun.elapsed(), seed_of_all);
+    if let Some((mut file, name)) = junit {
         let text = junit::xml(&reports, begun.elapsed())?;
-        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+        file.write_all(text.as_bytes())
+            .with_context(|| format!("write {}", name.display()))?;
     }
-    summarize(&console, &reports, begun.elapsed(), seed_of_all, number);
     let verdict = verdict(&reports, &cancel);
     let kept: Vec<_> = reports
         .iter_mut()
@@ -150,7 +160,7 @@ fn verdict(reports: &[Report], cancel: &CancellationToken) -> Verdict {
     }
 }
 
-fn summarize(console: &Console, reports: &[Report], took: Duration, seed: u64, planned: usize) {
+fn summarize(console: &Console, reports: &[Report], took: Duration, seed: u64) {
     let mut times: BTreeMap<(&str, &str), Vec<Duration>> = BTreeMap::new();
     for report in reports {
         for (name, took) in &report.timings {
@@ -190,7 +200,10 @@ fn summarize(console: &Console, reports: &[Report], took: Duration, seed: u64, p
             number(|outcome| matches!(outcome, Outcome::Interrupted)),
             "interrupted",
         ),
-        (planned - reports.len(), "not begun"),
+        (
+            number(|outcome| matches!(outcome, Outcome::NotBegun)),
+            "not begun",
+        ),
     ];
     let each: Vec<_> = counts
         .iter()

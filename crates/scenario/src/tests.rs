@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use podplane_api::schema::Type;
+
 use crate::{
     load::{Catalog, parse},
     plan::Case,
@@ -21,17 +23,20 @@ fn catalog() -> Catalog {
         ("kubelet", flags(&["max-pods"])),
         ("ipam-controller", flags(&["cluster-cidr", "release-delay"])),
     ];
+    let ty = |group, kind| Type::of_kind(group, "v1", kind);
+    let (pod, node) = (ty("", "Pod"), ty("", "Node"));
+    let deployment = ty("apps", "Deployment");
     let kinds = [
-        "pod",
-        "pods",
-        "po",
-        "node",
-        "nodes",
-        "deployment",
-        "deployments",
+        ("pod", pod),
+        ("pods", pod),
+        ("po", pod),
+        ("node", node),
+        ("nodes", node),
+        ("deployment", deployment),
+        ("deployments", deployment),
     ];
     Catalog {
-        kinds: kinds.map(String::from).into(),
+        kinds: kinds.map(|(word, ty)| (word.to_owned(), ty)).into(),
         flags: services
             .map(|(name, flags)| (name.to_owned(), flags))
             .into(),
@@ -213,6 +218,26 @@ const WRONG: &[(&str, &str)] = &[
         "steps:\n- delete: [pod/a, {object: nods/b}]\n",
         "2:28: the API server serves no \"nods\"; did you mean \"node",
     ),
+    (
+        "steps:\n- name: first\n  expect:\n  - {event: A, since: frist}\n",
+        "4:23: neither this step nor one before it has the name \"frist\"; did you mean \"first\"?",
+    ),
+    (
+        "steps:\n- expect:\n  - {event: A, since: later}\n- name: later\n  delete: pod/a\n",
+        "3:23: neither this step nor one before it has the name \"later\"",
+    ),
+    (
+        "steps:\n- expect:\n  - {count: pods, where: 'object.status.phse == \"Failed\"', equals: 0}\n",
+        "3:41: PodStatus has no field \"phse\"; did you mean \"phase\"?",
+    ),
+    (
+        "steps:\n- expect:\n  - object: node/a\n    cel: object.status.conditions.exists(c, c.typ == 'Ready')\n",
+        "4:47: NodeCondition has no field \"typ\"; did you mean \"type\"?",
+    ),
+    (
+        "steps:\n- expect:\n  - object: pod/a\n    cel: object.spec.containers[0].imag == 'a'\n",
+        "4:36: Container has no field \"imag\"; did you mean \"image\"?",
+    ),
     // The matrix.
     (
         "matrix: {mask: [30, 29]}\ncluster:\n  nodeCIDRMaskSize: ${musk}\nsteps: []\n",
@@ -265,6 +290,22 @@ fn all_that_is_wrong_is_told_at_once() {
         ["1:35:", "1:48:", "3:19:", "4:33:"],
         "{problems:#?}"
     );
+}
+
+#[test]
+fn fields_that_objects_have_are_known() {
+    for cel in [
+        "has(object.status.podIP) && object.metadata.labels.any == object.metadata.annotations['podplane.io/pod-ips']",
+        "object.spec.containers.all(c, c.resources.requests['podplane.io/pod-ips'] == '1' && size(c.args) > 0)",
+        "object.status.conditions.filter(c, c.type == 'Ready').map(c, c.status)[0] == 'True'",
+        "object['status']['podIPs'].exists(ip, [ip.ip].exists(object, object.startsWith('10.')))",
+    ] {
+        let text = format!(
+            "steps:\n- expect: [{{object: pod/a, cel: {}}}]\n",
+            serde_json::json!(cel)
+        );
+        read(&text).unwrap_or_else(|problems| panic!("{cel}: {problems:?}"));
+    }
 }
 
 #[test]

@@ -1,6 +1,41 @@
 //! When a process is asked to end.
 
-use tokio::signal::unix::{SignalKind, signal};
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// All that asks a process to end.
+#[derive(Debug)]
+pub struct Requests {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Requests {
+    /// Those from now on.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, if no handler can be installed.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Completes at the next SIGINT or SIGTERM, and says which.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: a signal that comes meanwhile is told by the next call.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
 
 /// Completes at the first SIGINT or SIGTERM, and says which.
 ///
@@ -11,12 +46,6 @@ use tokio::signal::unix::{SignalKind, signal};
 /// # Cancel safety
 ///
 /// A signal that arrives after this was dropped is lost, so keep one call for the life of the process.
-pub async fn requested() -> std::io::Result<&'static str> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    // Each arm only waits for a signal, so losing it loses nothing: the process ends.
-    Ok(tokio::select! {
-        _ = interrupt.recv() => "SIGINT",
-        _ = terminate.recv() => "SIGTERM",
-    })
+pub async fn requested() -> io::Result<&'static str> {
+    Ok(Requests::listen()?.next().await)
 }

@@ -10,7 +10,7 @@ use crate::{
     format::{self, Expect, Network, Subject},
     plan::{Expectation, Look, Rule},
     problem::listed,
-    rule::{self, Cel, Numbers, ValueRule},
+    rule::{self, Numbers, ValueRule},
 };
 
 impl Checker<'_> {
@@ -122,7 +122,8 @@ impl Checker<'_> {
                     );
                     return None;
                 }
-                Look::Cel(self.rule(&path.key("cel"), &text, Cel::parse(&text))?)
+                let kind = expect.object.as_ref().map_or("", |object| &object.kind);
+                Look::Cel(self.cel(&path.key("cel"), &text, kind)?)
             }
             (None, None) if has_rule => {
                 self.wrong(path, "which value of the object? Say it with jsonpath");
@@ -169,11 +170,11 @@ impl Checker<'_> {
 
     fn count(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
         let numbers = self.needed(path, &expect)?;
+        let kind = expect.count?;
         let filter = match expect.filter {
             None => None,
-            Some(text) => Some(self.rule(&path.key("where"), &text, Cel::parse(&text))?),
+            Some(text) => Some(self.cel(&path.key("where"), &text, &kind)?),
         };
-        let kind = expect.count?;
         self.kind(&path.key("count"), &kind);
         Some(Rule::Count {
             kind,
@@ -196,12 +197,16 @@ impl Checker<'_> {
         if let Some(on) = &expect.on {
             self.kind(&path.key("on"), &on.kind);
         }
+        if let Some(since) = &expect.since {
+            self.mark(&path.key("since"), since);
+        }
         Some(Rule::Event {
             reason: expect.event?,
             on: expect.on,
             namespace: expect.namespace,
             message,
             event_type: expect.event_type,
+            since: expect.since,
             numbers,
         })
     }

@@ -64,6 +64,7 @@ pub(crate) fn check(
         values,
         cluster,
         steps: Vec::new(),
+        marks: BTreeSet::new(),
     };
     let mut checker = Checker {
         document,
@@ -71,6 +72,8 @@ pub(crate) fn check(
         network: case.cluster.network,
         nodes: Some(BTreeSet::new()),
         names_one_node: false,
+        steps: Vec::new(),
+        marks: BTreeSet::new(),
         problems: Vec::new(),
     };
     let root = Path::default();
@@ -82,6 +85,7 @@ pub(crate) fn check(
         let planned = checker.step(&root.key("steps").index(index), step, &case);
         case.steps.extend(planned);
     }
+    case.marks = std::mem::take(&mut checker.marks);
     if checker.names_one_node {
         // Else a node's processes could be those of others, too.
         case.cluster.nodes_per_process.get_or_insert(1);
@@ -101,6 +105,10 @@ struct Checker<'a> {
     nodes: Option<BTreeSet<String>>,
     /// Whether a step is about the processes of one node.
     names_one_node: bool,
+    /// The names of steps so far.
+    steps: Vec<String>,
+    /// Those of them that something is counted from.
+    marks: BTreeSet<String>,
     problems: Vec<Problem>,
 }
 

@@ -9,16 +9,27 @@ use crate::{
     load::services,
     plan::glob,
     problem::{listed, suggestion},
+    rule::Cel,
 };
 
 impl Checker<'_> {
     /// Whether objects of this kind are served; `word` is what stands at `path`, or its beginning.
     pub(super) fn kind(&mut self, path: &Path, word: &str) {
         let known = &self.catalog.kinds;
-        if !known.contains(&word.to_lowercase()) {
-            let hint = suggestion(word, known.iter().map(String::as_str));
+        if !known.contains_key(&word.to_lowercase()) {
+            let hint = suggestion(word, known.keys().map(String::as_str));
             self.wrong(path, format!("the API server serves no {word:?}{hint}"));
         }
+    }
+
+    /// An expression about objects of a kind.
+    pub(super) fn cel(&mut self, path: &Path, text: &str, kind: &str) -> Option<Cel> {
+        let ty = self.catalog.kinds.get(&kind.to_lowercase()).copied();
+        let parsed = Cel::parse(text).and_then(|cel| match ty.flatten() {
+            Some(ty) => cel.of(text, ty),
+            None => Ok(cel),
+        });
+        self.rule(path, text, parsed)
     }
 
     pub(super) fn unknown_service(&self, service: &str) -> String {
@@ -47,6 +58,19 @@ impl Checker<'_> {
                 format!("{service} has no flag {flag:?}{see}"),
             );
         }
+    }
+
+    /// A step that something is counted from.
+    pub(super) fn mark(&mut self, path: &Path, name: &str) {
+        if self.steps.iter().any(|step| step == name) {
+            self.marks.insert(name.to_owned());
+            return;
+        }
+        let hint = suggestion(name, self.steps.iter().map(String::as_str));
+        self.wrong(
+            path,
+            format!("neither this step nor one before it has the name {name:?}{hint}"),
+        );
     }
 
     pub(super) fn node(&mut self, path: &Path, name: &str) {

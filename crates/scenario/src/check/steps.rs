@@ -35,6 +35,7 @@ impl Checker<'_> {
             .name
             .clone()
             .unwrap_or_else(|| self.title(path, &action));
+        self.steps.extend(step.name.clone());
         let violations = step.violations.iter().copied().collect();
         let settle = step.settle.map_or(SETTLE, |settle| settle.0);
         let action = self.action(&path.key(&action), step, case)?;

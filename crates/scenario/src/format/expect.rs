@@ -61,6 +61,8 @@ pub struct Expect {
     /// Normal or Warning
     #[serde(rename = "type")]
     pub event_type: Option<String>,
+    /// The name of this step or an earlier one: only what has happened since it began counts. Default: all
+    pub since: Option<String>,
     /// The service whose metric it is: scheduler, kubelet-node-0, …
     pub service: Option<String>,
     /// Labels that the metric's series must have
@@ -187,6 +189,7 @@ impl Subject {
                 "namespace",
                 "message",
                 "type",
+                "since",
                 "equals",
                 "atLeast",
                 "atMost",
@@ -208,7 +211,7 @@ fn one_subject(schema: &mut Schema) {
     one_of(schema, &Subject::ALL.map(Subject::key));
     schema.insert(
         "dependentRequired".into(),
-        json!({"on": ["event"], "where": ["count"], "selector": ["count"], "service": ["metric"],
+        json!({"on": ["event"], "since": ["event"], "where": ["count"], "selector": ["count"], "service": ["metric"],
             "answeredBy": ["ping"], "answers": ["ping"], "stdout": ["command"], "stderr": ["command"], "exitCode": ["command"], "of": ["call"], "jsonpath": ["object"], "cel": ["object"]}),
     );
 }
