@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::Cli;
 
 /// The services that have flags. There may be many kubelets and CRI servers, and all have the same.
-const SERVICES: [&str; 6] = [
+pub(crate) const SERVICES: [&str; 6] = [
     "apiserver",
     "ipam-controller",
     "controller-manager",
@@ -143,11 +143,14 @@ impl ExtraFlag {
 fn parse(command: Command, flag: &str, value: &str) -> Result<(), String> {
     let line = [command.get_name().to_owned(), format!("--{flag}={value}")];
     let parsed = command.try_get_matches_from(line);
-    parsed.map(drop).map_err(|error| {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        first.trim_start_matches("error: ").to_owned()
-    })
+    parsed.map(drop).map_err(|error| in_a_line(&error))
+}
+
+/// What is wrong with a command line, without what its usage is.
+pub(crate) fn in_a_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    first.trim_start_matches("error: ").to_owned()
 }
 
 /// Flags by service.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::ValueEnum;
+use clap::{Args as _, Command, FromArgMatches as _, ValueEnum};
 use podplane_client::Endpoint;
 use podplane_ipam::{
     Compat, ServiceRanges,
@@ -20,7 +20,7 @@ use podplane_scheduler::IpPolicy;
 use podplane_telemetry::{server::Listen, trace::TraceConfig};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::extra::{ExtraConfig, ExtraFlag};
+use super::extra::{ExtraConfig, ExtraFlag, in_a_line};
 use crate::report::UsageError;
 
 /// The CNI plugins that the templates name.
@@ -206,6 +206,20 @@ pub(crate) struct Difference {
 }
 
 impl Flags {
+    /// Whether `up` would start a new cluster with these arguments alone.
+    pub(crate) fn check(line: impl Iterator<Item = String>) -> anyhow::Result<()> {
+        let command = Self::augment_args(Command::new("up").no_binary_name(true));
+        // What is in the environment is of others.
+        let command = command.mut_args(|arg| arg.env(None::<&str>));
+        let parsed = command.try_get_matches_from(line);
+        let parsed = parsed.and_then(|matches| Self::from_arg_matches(&matches));
+        let flags = parsed.map_err(|error| anyhow::anyhow!(in_a_line(&error)))?;
+        let settings = flags.over(&Settings::default())?;
+        settings.ranges()?;
+        settings.runtimes()?;
+        Ok(())
+    }
+
     /// These flags, and for those not given what `base` has.
     pub(crate) fn over(&self, base: &Settings) -> anyhow::Result<Settings> {
         let Self {

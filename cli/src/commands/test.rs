@@ -11,20 +11,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Cli,
+    cluster::{
+        extra::{ExtraFlag, SERVICES},
+        settings::Flags,
+    },
     kind::Kind,
     output,
     report::{Unusable, UsageError},
 };
-
-/// The services that have flags.
-const SERVICES: [&str; 6] = [
-    "apiserver",
-    "ipam-controller",
-    "controller-manager",
-    "scheduler",
-    "kubelet",
-    "cri",
-];
 
 /// The exit code for what cannot be run.
 const UNUSABLE: u8 = 2;
@@ -179,5 +173,108 @@ fn catalog() -> Catalog {
         flags: SERVICES
             .map(|service| (service.to_owned(), flags(service)))
             .into(),
+        value: |service, flag, value| {
+            let given = format!("{service}.{flag}={value}").parse::<ExtraFlag>();
+            given.map(drop).map_err(|error| error.to_string())
+        },
+        up: |flags| {
+            let line = flags
+                .iter()
+                .map(|flag| format!("{}={}", flag.name, flag.value));
+            Flags::check(line).map_err(|error| error.to_string())
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::{Args as _, Command};
+    use podplane_scenario::format::Flag;
+
+    use super::*;
+
+    #[test]
+    fn what_the_schema_lists_is_what_up_takes() {
+        let schema = podplane_scenario::format::schema();
+        let up = Flags::augment_args(Command::new("up"));
+        for (name, flag) in [
+            ("IpPolicy", "ip-policy"),
+            ("Compat", "compat"),
+            ("CidrAllocatorType", "cidr-allocator-type"),
+            ("CniTemplate", "cni-template"),
+            ("Network", "network"),
+        ] {
+            let each = schema["$defs"][name]["anyOf"][0]["oneOf"].as_array();
+            let listed: Vec<_> = each
+                .into_iter()
+                .flatten()
+                .filter_map(|each| each["const"].as_str())
+                .collect();
+            let arg = up.get_arguments().find(|arg| arg.get_long() == Some(flag));
+            let mut taken: Vec<_> = arg
+                .into_iter()
+                .flat_map(Arg::get_possible_values)
+                .map(|value| value.get_name().to_owned())
+                .collect();
+            if flag == "compat" {
+                taken = podplane_ipam::Compat::ALL
+                    .map(|system| system.name().into())
+                    .into();
+            }
+            // What is read by its `FromStr` lists nothing.
+            assert!(
+                taken.iter().all(|taken| listed.contains(&&**taken)),
+                "{name}: {taken:?}"
+            );
+            assert!(!listed.is_empty(), "{name}");
+            for value in listed {
+                let line = [
+                    format!("--{flag}={value}"),
+                    "--cloud-endpoint=unix:/cloud.sock".into(),
+                ];
+                Flags::check(line.into_iter()).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_up_does_not_take_is_told_with_its_flag() {
+        let refused = |name: &'static str, value: &str| {
+            let flag = Flag {
+                key: "",
+                name,
+                value: value.into(),
+            };
+            (catalog().up)(&[flag]).unwrap_err()
+        };
+        for (name, value) in [
+            ("--node-cidr-mask-size", "8"),
+            ("--service-cluster-ip-range", "10.244.0.0/12"),
+            ("--cri-endpoint", "cri.sock"),
+            ("--cloud-endpoint", "cloud"),
+            ("--nodes-per-process", "0"),
+        ] {
+            let error = refused(name, value);
+            assert!(error.contains(name), "{name}: {error}");
+        }
+        let value = catalog().value;
+        assert!(value("kubelet", "max-pods", "many").is_err());
+        assert!(value("kubelet", "max-pods", "3").is_ok());
+        assert!(value("cri", "listen", "unix:/x").is_err(), "up decides");
+    }
+
+    #[test]
+    fn every_scenario_of_the_repository_is_read() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let paths = ["tests/scenarios", "examples"].map(|dir| root.join(dir));
+        match podplane_scenario::load(&paths, &catalog()) {
+            Ok(cases) => assert!(cases.len() > 20, "{}", cases.len()),
+            Err(problems) => {
+                let each: Vec<_> = problems.iter().map(ToString::to_string).collect();
+                panic!("{}", each.join("\n"));
+            }
+        }
     }
 }

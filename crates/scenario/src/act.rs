@@ -15,11 +15,12 @@ use crate::{
     command,
     format::{
         self, AddNodes, Calls, Cut, Deletion, Heal, Kill, Manifest, Pause, Restart, Scale, Side,
+        plain,
     },
     look::{Unmet, unmet},
     plan::{Action, Expectation, Run, WITHIN, Wait, glob},
     problem::listed,
-    stage::{Kind, Stage, plain},
+    stage::{Kind, Stage},
 };
 
 /// How often is looked.
@@ -276,10 +277,9 @@ async fn disturb(stage: &mut Stage, calls: &Calls) -> Result<Done, Fault> {
     }
     if delay.is_some() || jitter.is_some() {
         let delay = delay.map_or(Duration::ZERO, |delay| delay.0);
-        let more = jitter.map_or(Duration::ZERO, |jitter| {
-            jitter.0.mul_f64(stage.random.random())
-        });
-        faults.push(CallFault::delay(delay + more));
+        let more = jitter.map_or(Duration::ZERO, |jitter| jitter.0);
+        let seed = stage.random.random();
+        faults.push(CallFault::delay_between(delay..=delay + more, seed));
     }
     for mut fault in faults {
         if let Some(method) = method {

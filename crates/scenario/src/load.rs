@@ -12,18 +12,22 @@ use serde_json::Value;
 use crate::{
     check,
     document::{Document, Path},
-    format::{Matrix, Scenario},
+    format::{Flag, Matrix, Scenario},
     plan::Case,
     problem::{Problem, listed},
 };
 
 /// What scenarios may name that this crate does not know.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Catalog {
     /// All that the kinds of objects are called, in lower case: `pod`, `pods`, `po`; and what is known of their fields.
     pub kinds: BTreeMap<String, Option<Type>>,
     /// The flags of each service, without the dashes.
     pub flags: BTreeMap<String, BTreeSet<String>>,
+    /// Why a service that has a flag is not given it with a value: service, flag, value.
+    pub value: fn(&str, &str, &str) -> Result<(), String>,
+    /// Why `podplane up` does not take these flags.
+    pub up: fn(&[Flag]) -> Result<(), String>,
 }
 
 /// Reads the scenarios of files and of directories, with those of their subdirectories, in the order given and by name.

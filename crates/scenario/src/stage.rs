@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    format::{self, NodeSpec, Nodes, Several},
+    format::{self, Flag, NodeSpec, Nodes, Several, plain, word},
     look::Mark,
     objects::Objects,
     plan::{Action, Case, WITHIN, glob},
@@ -190,13 +190,13 @@ impl Stage {
             let mut args = vec!["node".to_owned(), "add".into()];
             args.extend(alike.iter().map(|node| node.name.clone()));
             if let Some(network) = network {
-                args.extend(["--network".into(), network.as_str().into()]);
+                args.extend(["--network".into(), word(network)]);
             }
             match pod_cidr {
                 // The kubelet takes over what is there.
                 Some(cidr) => {
                     let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
-                        "spec": {"podCIDR": cidr, "podCIDRs": [cidr]}});
+                        "spec": {"podCIDR": cidr.to_string(), "podCIDRs": [cidr.to_string()]}});
                     self.cluster.apply(&object.to_string()).await?;
                 }
                 None => args.extend(
@@ -297,54 +297,11 @@ pub(crate) fn data_dir(dir: &Path) -> PathBuf {
 
 fn builder(case: &Case, program: &Program) -> ClusterBuilder {
     let format::Cluster {
-        nodes,
         network,
-        cluster_cidr,
-        node_cidr_mask_size,
-        node_cidr_mask_size_ipv4,
-        node_cidr_mask_size_ipv6,
-        service_cluster_ip_range,
-        ip_policy,
-        compat,
-        cidr_allocator_type,
-        cloud_endpoint,
-        release_delay,
-        cni_template,
         cni_bin_dir,
-        cri_endpoint,
-        nodes_per_process,
-        wait_for_nodes: _,
         extra_config,
-        seed: _,
+        ..
     } = &case.cluster;
-    let number = match nodes {
-        None => 3,
-        Some(Nodes::Number(number)) => *number,
-        // They join one by one, because each has labels of its own.
-        Some(Nodes::Named(_)) => 0,
-    };
-    let text = |number: &Option<u8>| number.map(|number| number.to_string());
-    let flags = [
-        ("--cluster-cidr", cluster_cidr.clone()),
-        ("--node-cidr-mask-size", text(node_cidr_mask_size)),
-        ("--node-cidr-mask-size-ipv4", text(node_cidr_mask_size_ipv4)),
-        ("--node-cidr-mask-size-ipv6", text(node_cidr_mask_size_ipv6)),
-        (
-            "--service-cluster-ip-range",
-            service_cluster_ip_range.clone(),
-        ),
-        ("--ip-policy", ip_policy.clone()),
-        ("--compat", compat.clone()),
-        ("--cidr-allocator-type", cidr_allocator_type.clone()),
-        ("--cloud-endpoint", cloud_endpoint.clone()),
-        ("--release-delay", release_delay.clone()),
-        ("--cni-template", cni_template.clone()),
-        ("--cri-endpoint", cri_endpoint.clone()),
-        (
-            "--nodes-per-process",
-            nodes_per_process.map(|number| number.to_string()),
-        ),
-    ];
     let disks = case.steps.iter().filter_map(|step| match &step.action {
         Action::FillDisk(node) => Some(&node.node),
         _ => None,
@@ -355,16 +312,14 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
         format::Network::Auto => podplane_testkit::Network::Auto,
     };
     // All nodes are waited for together.
-    let mut builder = Cluster::builder()
-        .network(network)
-        .nodes(number)
-        .without_waiting();
+    let mut builder = Cluster::builder().network(network).without_waiting();
     for node in disks {
         builder = builder.disk(node, DISK);
     }
-    for (flag, value) in flags {
-        if let Some(value) = value {
-            builder = builder.flag(flag, value);
+    for Flag { name, value, .. } in case.cluster.flags() {
+        // The builder has its own word for this one.
+        if name != "--network" {
+            builder = builder.flag(name, value);
         }
     }
     if let Some(Several(dirs)) = cni_bin_dir {
@@ -380,12 +335,4 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
         }
     }
     builder
-}
-
-/// A value of a flag.
-pub(crate) fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use podplane_api::schema::Type;
 
 use crate::{
+    format::IpPolicy,
     load::{Catalog, parse},
     plan::Case,
 };
@@ -40,6 +41,14 @@ fn catalog() -> Catalog {
         flags: services
             .map(|(name, flags)| (name.to_owned(), flags))
             .into(),
+        value: |service, flag, value| match value {
+            "many" => Err(format!("{service}: invalid value for --{flag}")),
+            _ => Ok(()),
+        },
+        up: |flags| match flags.iter().find(|flag| flag.value == "cri.sock") {
+            Some(_) => Err("--cri-endpoint: want unix:PATH".into()),
+            None => Ok(()),
+        },
     }
 }
 
@@ -160,7 +169,107 @@ const WRONG: &[(&str, &str)] = &[
         "cluster:\n  extraConfig:\n    kubelet: {maximum: 1}\nsteps: []\n",
         "3:15: kubelet has no flag \"maximum\": see podplane kubelet --help",
     ),
+    (
+        "cluster: {ipPolicy: resorce}\nsteps: []\n",
+        "1:21: unknown variant \"resorce\"; did you mean \"resource\"?",
+    ),
+    (
+        "cluster: {compat: upstream-1.33}\nsteps: []\n",
+        "1:19: unknown variant \"upstream-1.33\"; did you mean \"upstream-1.3",
+    ),
+    (
+        "cluster: {cidrAllocatorType: MultiCidrRangeAllocator}\nsteps: []\n",
+        "1:30: unknown variant \"MultiCidrRangeAllocator\"; did you mean \"MultiCIDRRangeAllocator\"?",
+    ),
+    (
+        "cluster: {cniTemplate: flannel}\nsteps: []\n",
+        "1:24: unknown variant \"flannel\"; known are containerd, kubenet",
+    ),
+    (
+        "cluster: {clusterCIDR: '10.244.0.0/16,10.300.0.0/16'}\nsteps: []\n",
+        "1:24: \"10.300.0.0/16\" is no block of addresses: want one such as 10.244.3.0/24",
+    ),
+    (
+        "cluster: {releaseDelay: 5}\nsteps: []\n",
+        "1:25: invalid type: integer `5`, expected a string",
+    ),
+    (
+        "cluster:\n  criEndpoint: cri.sock\nsteps: [{violations: [lost-write]}]\n",
+        "2:16: --cri-endpoint: want unix:PATH",
+    ),
+    (
+        "cluster:\n  nodes: [{name: a, podCIDR: 10.0.0.0}]\nsteps: []\n",
+        "2:30: \"10.0.0.0\" is no block of addresses",
+    ),
+    (
+        "cluster:\n  extraConfig:\n    kubelet: {max-pods: many}\nsteps: []\n",
+        "3:25: kubelet: invalid value for --max-pods",
+    ),
+    (
+        "steps:\n- restart: {service: scheduler, flags: {pod-max-backoff-seconds: many}}\n",
+        "2:66: scheduler: invalid value for --pod-max-backoff-seconds",
+    ),
+    (
+        "steps:\n- restart: {service: ipam-controller, flags: {cluster-cidr: 10.244.0/12}}\n",
+        "2:61: \"10.244.0/12\" is no block of addresses",
+    ),
+    (
+        "steps:\n- restart: {service: kubelet-node-0, flags: {max-pods: 3}}\n",
+        "2:38: every kubelet has the same flags: restart kubelet with them, or kubelet-node-0 without",
+    ),
+    (
+        "steps:\n- restart: {service: kubelet-node-7}\n",
+        "2:22: there is no process \"kubelet-node-7\" at this step",
+    ),
+    (
+        "steps:\n- restart: {service: 'kubelet-*'}\n",
+        "2:22: which of them? Say its whole name",
+    ),
+    (
+        "steps:\n- fillDisk: {process: scheduler}\n",
+        "2:23: scheduler has no disk of its own: apiserver has, and each node",
+    ),
+    (
+        "steps:\n- fillDisk: {}\n",
+        "2:13: whose disk? Name a node, or process: apiserver",
+    ),
+    (
+        "steps:\n- calls: {of: kubelet-node-0, method: RunPodSandboxes, fail: UNAVAILABLE}\n",
+        "2:39: no service has a method RunPodSandboxes; did you mean RunPodSandbox?",
+    ),
+    (
+        "steps:\n- calls: {of: cri-node-0, fail: UNAVAILABLE}\n",
+        "2:15: \"cri-node-0\" is asked and asks nobody: say who asks it, kubelet-node-0",
+    ),
+    (
+        "steps:\n- calls: {of: '*', fail: UNAVAILABLE}\n",
+        "2:15: \"*\" is asked and asks nobody: say who asks it, kubelet-NODE",
+    ),
+    (
+        "steps:\n- partition: {process: cri-node-0, from: apiserver}\n",
+        "2:24: \"cri-node-0\" is asked and asks nobody: say who asks it, kubelet-node-0",
+    ),
+    (
+        "steps:\n- partition: {process: apiserver, from: apiserver}\n",
+        "2:24: \"apiserver\" is asked and asks nobody: say who asks it, such as scheduler",
+    ),
+    (
+        "steps:\n- partition: {process: scheduler, from: cri}\n",
+        "2:24: only the kubelet of a node is cut off from its runtime: name the node",
+    ),
     // Expectations.
+    (
+        "steps:\n- expect:\n  - {call: BindPods, of: scheduler, equals: 1}\n",
+        "3:12: no service has a method BindPods; did you mean BindPod?",
+    ),
+    (
+        "steps:\n- expect:\n  - {call: BindPod, of: 'kubelet-*', equals: 1}\n",
+        "3:25: whose calls? Say a whole name",
+    ),
+    (
+        "steps:\n- expect:\n  - {metric: up, service: 'kubelet-*', equals: 1}\n",
+        "3:27: which of them? Say its whole name",
+    ),
     (
         "steps:\n- expect:\n  - {object: pod/a, jsonpath: '{.status.phase', equals: Running}\n",
         "3:32: \"{.status.phase\" is no JSONPath: want $.status.phase or {.status.phase}",
@@ -324,7 +433,7 @@ fn a_matrix_gives_a_run_for_each_combination() {
         ]
     );
     assert_eq!(cases[2].cluster.node_cidr_mask_size, Some(29));
-    assert_eq!(cases[2].cluster.ip_policy.as_deref(), Some("off"));
+    assert_eq!(cases[2].cluster.ip_policy, Some(IpPolicy::Off));
     assert_eq!(cases[1].steps[0].title, "with resource of 30");
     let crate::plan::Action::Run(run) = &cases[1].steps[0].action else {
         panic!("no run");
@@ -348,6 +457,23 @@ fn the_schema_in_the_docs_is_that_of_the_types() {
         kept == crate::format::schema(),
         "docs/scenario.schema.json is old: podplane test --schema > docs/scenario.schema.json"
     );
+}
+
+/// A copy of one is where the repository is not.
+#[test]
+fn examples_name_a_schema_that_is_found_from_everywhere() {
+    let schema = crate::format::schema();
+    let line = format!(
+        "# yaml-language-server: $schema={}",
+        schema["$id"].as_str().unwrap()
+    );
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let cases = crate::load(&[examples], &catalog()).unwrap();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let text = std::fs::read_to_string(&case.file).unwrap();
+        assert_eq!(text.lines().next(), Some(&*line), "{}", case.file.display());
+    }
 }
 
 /// Every example of the reference is a scenario, or the steps of one.

@@ -1,6 +1,6 @@
 //! The cluster.
 
-use std::collections::BTreeSet;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use super::Checker;
 use crate::{
@@ -15,7 +15,6 @@ impl Checker<'_> {
             nodes,
             cni_bin_dir,
             extra_config,
-            nodes_per_process,
             ..
         } = &case.cluster;
         let names = match nodes {
@@ -36,9 +35,6 @@ impl Checker<'_> {
                 }
             }
         }
-        if *nodes_per_process == Some(0) {
-            self.wrong(&path.key("nodesPerProcess"), "want 1 or more");
-        }
         for dir in cni_bin_dir.iter().flat_map(|Several(dirs)| dirs) {
             let dir = case.resolve(dir);
             if !dir.is_dir() {
@@ -53,9 +49,19 @@ impl Checker<'_> {
                 self.wrong_key(&path, message);
                 continue;
             }
-            for flag in flags.keys() {
-                self.flag(&path, service, flag);
+            for (flag, value) in flags {
+                self.flag(&path, service, flag, value);
             }
+        }
+        let flags = case.cluster.flags();
+        if let Err(message) = (self.catalog.up)(&flags) {
+            // Told at the flag that it names first.
+            let named = flags.iter().filter_map(|flag| {
+                let place = message.find(flag.name)?;
+                Some((place, Reverse(flag.name.len()), flag.key))
+            });
+            let path = named.min().map_or(path.clone(), |(.., key)| path.key(key));
+            self.wrong(&path, message);
         }
     }
 }

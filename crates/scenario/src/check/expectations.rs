@@ -220,7 +220,7 @@ impl Checker<'_> {
             );
             return None;
         };
-        self.process(&path.key("service"), &service);
+        self.one_process(&path.key("service"), &service);
         Some(Rule::Metric {
             name: expect.metric?,
             service,
@@ -271,7 +271,12 @@ impl Checker<'_> {
             self.wrong(path, "whose calls? Say of: scheduler, kubelet-node-0, …");
             return None;
         };
-        self.process(&path.key("of"), &of);
+        if of.contains('*') {
+            self.wrong(&path.key("of"), "whose calls? Say a whole name");
+        } else {
+            self.caller(&path.key("of"), &of);
+        }
+        self.method(&path.key("call"), expect.call.as_deref());
         Some(Rule::Call {
             method: expect.call?,
             of,

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use podplane_testkit::link;
+use serde_json::Value;
+
 use super::{CONTROL_PLANE, Checker};
 use crate::{
     document::Path,
-    format::Network,
+    format::{Network, plain},
     load::services,
     plan::glob,
     problem::{listed, suggestion},
@@ -32,6 +35,13 @@ impl Checker<'_> {
         self.rule(path, text, parsed)
     }
 
+    /// A method of some service, if one is named.
+    pub(super) fn method(&mut self, path: &Path, name: Option<&str>) {
+        if let Some(Err(error)) = name.map(link::check_method) {
+            self.wrong(path, error.to_string());
+        }
+    }
+
     pub(super) fn unknown_service(&self, service: &str) -> String {
         let known = self.catalog.flags.keys().map(String::as_str);
         format!(
@@ -41,8 +51,8 @@ impl Checker<'_> {
         )
     }
 
-    /// Whether a service has a flag; `path` is that of all of its flags.
-    pub(super) fn flag(&mut self, path: &Path, service: &str, flag: &str) {
+    /// Whether a service has a flag and takes the value; `path` is that of all of its flags.
+    pub(super) fn flag(&mut self, path: &Path, service: &str, flag: &str, value: &Value) {
         let Some(known) = self.catalog.flags.get(service) else {
             return;
         };
@@ -57,6 +67,8 @@ impl Checker<'_> {
                 &path.key(flag),
                 format!("{service} has no flag {flag:?}{see}"),
             );
+        } else if let Err(message) = (self.catalog.value)(service, flag, &plain(value)) {
+            self.wrong(&path.key(flag), message);
         }
     }
 
@@ -88,6 +100,36 @@ impl Checker<'_> {
                 listed(&each)
             );
             self.wrong(path, message);
+        }
+    }
+
+    /// Who makes calls, which go over a link of its own.
+    pub(super) fn caller(&mut self, path: &Path, name: &str) {
+        self.process(path, name);
+        let is_meant =
+            |process: &str| glob(name).map_or(process == name, |pattern| pattern.is_match(process));
+        let of_runtime = name
+            .strip_prefix("cri-")
+            .or(is_meant("cri-node-0").then_some("NODE"));
+        if let Some(node) = of_runtime {
+            self.wrong(
+                path,
+                format!("{name:?} is asked and asks nobody: say who asks it, kubelet-{node}"),
+            );
+        } else if is_meant("apiserver") {
+            self.wrong(
+                path,
+                format!("{name:?} is asked and asks nobody: say who asks it, such as scheduler"),
+            );
+        }
+    }
+
+    /// A process, of which there must be one.
+    pub(super) fn one_process(&mut self, path: &Path, name: &str) {
+        if name.contains('*') {
+            self.wrong(path, "which of them? Say its whole name");
+        } else {
+            self.process(path, name);
         }
     }
 

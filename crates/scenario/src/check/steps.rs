@@ -1,13 +1,15 @@
 //! Steps.
 
-use super::{CONTROL_PLANE, Checker, RANGES};
+use super::{Checker, RANGES};
 use crate::{
     document::Path,
-    format::{self, ACTIONS, Command, Deletion, Manifest, Network, Several, Side},
+    format::{self, ACTIONS, Command, Deletion, Manifest, Network, Ranges, Several, Side, plain},
     plan::{Action, Case, Run, SETTLE, Step, WITHIN, Wait},
-    problem::{listed, suggestion},
     rule::TextRule,
 };
+
+/// Those of which every node has one.
+const KINDS: [&str; 2] = ["kubelet", "cri"];
 
 impl Checker<'_> {
     pub(super) fn step(&mut self, path: &Path, step: format::Step, case: &Case) -> Option<Step> {
@@ -118,16 +120,15 @@ impl Checker<'_> {
                 self.process(&path.key("process"), process);
             }
             Action::Heal(heal)
-        } else if let Some(node) = step.fill_disk {
-            self.node(&path.key("node"), &node.node);
-            if node.node.contains('*') {
+        } else if let Some(disk) = step.fill_disk {
+            let disk = self.disk(path, disk)?;
+            if disk.node.contains('*') {
                 // Its disk is there before the cluster is.
                 self.wrong(&path.key("node"), "which node? Say its whole name");
             }
-            Action::FillDisk(node)
-        } else if let Some(node) = step.free_disk {
-            self.node(&path.key("node"), &node.node);
-            Action::FreeDisk(node)
+            Action::FillDisk(disk)
+        } else if let Some(disk) = step.free_disk {
+            Action::FreeDisk(self.disk(path, disk)?)
         } else if let Some(calls) = step.calls {
             self.calls(path, calls)?
         } else if let Some(restart) = step.restart {
@@ -216,15 +217,24 @@ impl Checker<'_> {
                 self.names_one_node = true;
                 self.node(&path.key("node"), node);
             }
-            (None, Some(process)) if cut.from == Side::Network => {
-                self.wrong(
-                    &path.key("process"),
-                    format!(
+            (None, Some(process)) => match cut.from {
+                Side::Network => {
+                    let message = format!(
                         "{process} is a process: only a node is cut off from the network of pods"
-                    ),
-                );
-            }
-            (None, Some(process)) => self.process(&path.key("process"), process),
+                    );
+                    self.wrong(&path.key("process"), message);
+                }
+                Side::Cri
+                    if !process.starts_with("kubelet-")
+                        || process.starts_with("kubelet-nodes-") =>
+                {
+                    self.wrong(
+                        &path.key("process"),
+                        "only the kubelet of a node is cut off from its runtime: name the node",
+                    );
+                }
+                Side::Cri | Side::Apiserver => self.caller(&path.key("process"), process),
+            },
             (Some(_), Some(_)) => self.wrong_key(
                 &path.key("process"),
                 "who is cut off, a node or a process? Name one of them",
@@ -237,17 +247,35 @@ impl Checker<'_> {
                 "in ledger mode there is no network of pods: set cluster.network to kernel",
             );
         }
-        if cut.process.as_deref() == Some("apiserver") {
-            self.wrong(
-                &path.key("process"),
-                "the API server cannot be cut off from itself: pause it, or cut off the others",
-            );
-        }
         Some(Action::Partition(cut))
     }
 
+    /// Whose disk: a node, or `apiserver`.
+    fn disk(&mut self, path: &Path, disk: format::Disk) -> Option<format::Node> {
+        match (disk.node, disk.process) {
+            (Some(node), None) => {
+                self.node(&path.key("node"), &node);
+                return Some(format::Node { node });
+            }
+            (None, Some(process)) if process == "apiserver" => {
+                return Some(format::Node { node: process });
+            }
+            (None, Some(process)) => self.wrong(
+                &path.key("process"),
+                format!("{process} has no disk of its own: apiserver has, and each node for its kubelet and its CRI server"),
+            ),
+            (Some(_), Some(_)) => self.wrong_key(
+                &path.key("process"),
+                "whose disk, a node's or a process's? Name one of them",
+            ),
+            (None, None) => self.wrong(path, "whose disk? Name a node, or process: apiserver"),
+        }
+        None
+    }
+
     fn calls(&mut self, path: &Path, calls: format::Calls) -> Option<Action> {
-        self.process(&path.key("of"), &calls.of);
+        self.caller(&path.key("of"), &calls.of);
+        self.method(&path.key("method"), calls.method.as_deref());
         let does = calls.fail.is_some() || calls.delay.is_some() || calls.jitter.is_some();
         if calls.clear == does {
             self.wrong(
@@ -266,17 +294,32 @@ impl Checker<'_> {
 
     fn restart(&mut self, path: &Path, restart: format::Restart) -> Action {
         let service = restart.service.as_str();
-        if !CONTROL_PLANE.contains(&service) {
-            let hint = suggestion(service, CONTROL_PLANE);
-            let message = format!(
-                "{service:?} cannot be restarted with flags; {} can{hint}",
-                listed(&CONTROL_PLANE)
-            );
-            self.wrong(&path.key("service"), message);
+        // All of them, or one.
+        if !KINDS.contains(&service) {
+            self.one_process(&path.key("service"), service);
         }
-        for flag in restart.flags.keys() {
+        let kind = KINDS
+            .into_iter()
+            .find(|kind| service.starts_with(&format!("{kind}-")));
+        if let Some(kind) = kind
+            && !restart.flags.is_empty()
+        {
+            let message = format!(
+                "every {kind} has the same flags: restart {kind} with them, or {service} without"
+            );
+            self.wrong_key(&path.key("flags"), message);
+            return Action::Restart(restart);
+        }
+        let flags = path.key("flags");
+        for (flag, value) in &restart.flags {
             if !(RANGES.contains(&flag.as_str()) && service == "ipam-controller") {
-                self.flag(&path.key("flags"), service, flag);
+                self.flag(&flags, service, flag, value);
+            } else if flag.ends_with("-cidr") || flag.ends_with("-range") {
+                if let Err(message) = plain(value).parse::<Ranges>() {
+                    self.wrong(&flags.key(flag), message);
+                }
+            } else if let Err(message) = (self.catalog.value)(service, flag, &plain(value)) {
+                self.wrong(&flags.key(flag), message);
             }
         }
         Action::Restart(restart)

@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_untagged::UntaggedEnumVisitor;
 
-use super::Several;
+use super::{Block, Period, Ranges, Several, scalar::plain};
 
 /// The cluster that a scenario is run on. What is not given is as `podplane up` has it, but for the network
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -20,7 +20,7 @@ pub struct Cluster {
     pub network: Network,
     /// The range that nodes' blocks are cut from; one for each address family, separated by a comma. Default: 10.244.0.0/16
     #[serde(rename = "clusterCIDR")]
-    pub cluster_cidr: Option<String>,
+    pub cluster_cidr: Option<Ranges>,
     /// Prefix length of a node's block, for a cluster of one address family. Default: 24, IPv6: 64
     #[serde(rename = "nodeCIDRMaskSize")]
     pub node_cidr_mask_size: Option<u8>,
@@ -32,20 +32,20 @@ pub struct Cluster {
     pub node_cidr_mask_size_ipv6: Option<u8>,
     /// The range of services, which no node's block may touch. Default: 10.96.0.0/16
     #[serde(rename = "serviceClusterIPRange")]
-    pub service_cluster_ip_range: Option<String>,
-    /// How the addresses of a node limit its pods: resource, pod-cidr or off. Default: resource
-    pub ip_policy: Option<String>,
-    /// Give nodes their blocks as another system does: upstream, upstream-1.30, upstream-1.31, upstream-1.32 or gcp. Default: none
-    pub compat: Option<String>,
-    /// Who decides about nodes' blocks: RangeAllocator, MultiCIDRRangeAllocator or CloudAllocator. Default: RangeAllocator
+    pub service_cluster_ip_range: Option<Ranges>,
+    /// How the addresses of a node limit its pods. Default: resource
+    pub ip_policy: Option<IpPolicy>,
+    /// Give nodes their blocks as another system does, its faults included. Default: none
+    pub compat: Option<Compat>,
+    /// Who decides about nodes' blocks. Default: RangeAllocator
     #[serde(rename = "cidrAllocatorType")]
-    pub cidr_allocator_type: Option<String>,
+    pub cidr_allocator_type: Option<CidrAllocatorType>,
     /// Where the cloud is, for CloudAllocator
     pub cloud_endpoint: Option<String>,
     /// How long a block that nothing uses any more is kept back. Default: 0s
-    pub release_delay: Option<String>,
+    pub release_delay: Option<Period>,
     /// The CNI configuration of nodes. Default: containerd
-    pub cni_template: Option<String>,
+    pub cni_template: Option<CniTemplate>,
     /// Where CNI plugins are, seen from the scenario's file; of several directories the first that has a plugin. Those that are in none are podplane's own
     pub cni_bin_dir: Option<Several<PathBuf>>,
     /// The CRI servers of nodes, where they are not podplane's: unix:PATH, in which {node} stands for a node's name
@@ -96,11 +96,11 @@ pub struct NodeSpec {
     pub labels: BTreeMap<String, String>,
     /// The block that it already has when it joins
     #[serde(rename = "podCIDR")]
-    pub pod_cidr: Option<String>,
+    pub pod_cidr: Option<Block>,
 }
 
 /// Whether pods get devices.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
     /// Addresses alone, without any privileges
@@ -112,13 +112,170 @@ pub enum Network {
     Auto,
 }
 
-impl Network {
-    /// As the flag has it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ledger => "ledger",
-            Self::Kernel => "kernel",
-            Self::Auto => "auto",
+/// How the addresses of a node limit its pods.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IpPolicy {
+    /// An address is a resource that the scheduler counts
+    Resource,
+    /// A node takes no more pods than its block has addresses
+    PodCidr,
+    /// Not at all, as in Kubernetes
+    Off,
+}
+
+/// A system that gives nodes their blocks.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+pub enum Compat {
+    /// podplane
+    #[serde(rename = "none")]
+    None,
+    /// Kubernetes, the newest that there is here
+    #[serde(rename = "upstream")]
+    Upstream,
+    /// Kubernetes up to 1.30
+    #[serde(rename = "upstream-1.30")]
+    Upstream130,
+    /// Kubernetes from 1.31.0 to 1.31.3
+    #[serde(rename = "upstream-1.31")]
+    Upstream131,
+    /// Kubernetes from 1.31.4 on
+    #[serde(rename = "upstream-1.32")]
+    Upstream132,
+    /// cloud-provider-gcp
+    #[serde(rename = "gcp")]
+    Gcp,
+}
+
+/// Who decides about nodes' blocks.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+pub enum CidrAllocatorType {
+    /// Blocks of one size are cut from the cluster CIDR
+    RangeAllocator,
+    /// ClusterCIDR objects say which nodes get which blocks
+    #[serde(rename = "MultiCIDRRangeAllocator")]
+    MultiCidrRangeAllocator,
+    /// The cloud has them
+    CloudAllocator,
+}
+
+/// A CNI configuration.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CniTemplate {
+    /// As in containerd's documentation
+    Containerd,
+    /// As kubenet had it
+    Kubenet,
+}
+
+/// A flag of `podplane up`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flag {
+    /// The key that says it.
+    pub key: &'static str,
+    /// Its name, with the dashes.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+impl Cluster {
+    /// How many nodes it begins with.
+    fn number(&self) -> u32 {
+        match &self.nodes {
+            None => 3,
+            Some(Nodes::Number(number)) => *number,
+            // They join one by one, because each has labels of its own.
+            Some(Nodes::Named(_)) => 0,
         }
     }
+
+    /// What it says in the flags of `podplane up`, but for directories and what is for services.
+    pub fn flags(&self) -> Vec<Flag> {
+        let Self {
+            nodes: _,
+            network,
+            cluster_cidr,
+            node_cidr_mask_size,
+            node_cidr_mask_size_ipv4,
+            node_cidr_mask_size_ipv6,
+            service_cluster_ip_range,
+            ip_policy,
+            compat,
+            cidr_allocator_type,
+            cloud_endpoint,
+            release_delay,
+            cni_template,
+            cni_bin_dir: _,
+            cri_endpoint,
+            nodes_per_process,
+            wait_for_nodes: _,
+            extra_config: _,
+            seed: _,
+        } = self;
+        let number = |number: &Option<u8>| number.map(|number| number.to_string());
+        let flags = [
+            ("nodes", "--nodes", Some(self.number().to_string())),
+            ("network", "--network", Some(word(network))),
+            (
+                "clusterCIDR",
+                "--cluster-cidr",
+                cluster_cidr.as_ref().map(Ranges::to_string),
+            ),
+            (
+                "nodeCIDRMaskSize",
+                "--node-cidr-mask-size",
+                number(node_cidr_mask_size),
+            ),
+            (
+                "nodeCIDRMaskSizeIPv4",
+                "--node-cidr-mask-size-ipv4",
+                number(node_cidr_mask_size_ipv4),
+            ),
+            (
+                "nodeCIDRMaskSizeIPv6",
+                "--node-cidr-mask-size-ipv6",
+                number(node_cidr_mask_size_ipv6),
+            ),
+            (
+                "serviceClusterIPRange",
+                "--service-cluster-ip-range",
+                service_cluster_ip_range.as_ref().map(Ranges::to_string),
+            ),
+            ("ipPolicy", "--ip-policy", ip_policy.map(word)),
+            ("compat", "--compat", compat.map(word)),
+            (
+                "cidrAllocatorType",
+                "--cidr-allocator-type",
+                cidr_allocator_type.map(word),
+            ),
+            ("cloudEndpoint", "--cloud-endpoint", cloud_endpoint.clone()),
+            (
+                "releaseDelay",
+                "--release-delay",
+                release_delay.map(|period| period.to_string()),
+            ),
+            ("cniTemplate", "--cni-template", cni_template.map(word)),
+            ("criEndpoint", "--cri-endpoint", cri_endpoint.clone()),
+            (
+                "nodesPerProcess",
+                "--nodes-per-process",
+                nodes_per_process.map(|number| number.to_string()),
+            ),
+        ];
+        let given = flags.into_iter().filter_map(|(key, name, value)| {
+            Some(Flag {
+                key,
+                name,
+                value: value?,
+            })
+        });
+        given.collect()
+    }
+}
+
+/// A value of an enum as the scenario and the flag have it.
+pub(crate) fn word(value: impl Serialize) -> String {
+    plain(&serde_json::to_value(value).unwrap_or_default())
 }

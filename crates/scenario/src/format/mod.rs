@@ -12,13 +12,16 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_untagged::UntaggedEnumVisitor;
 
+pub(crate) use self::{cluster::word, scalar::plain};
 pub use self::{
-    cluster::{Cluster, Network, NodeSpec, Nodes},
+    cluster::{
+        CidrAllocatorType, Cluster, CniTemplate, Compat, Flag, IpPolicy, Network, NodeSpec, Nodes,
+    },
     expect::{Expect, Ping, Subject, Text, TextRules},
-    scalar::{ObjectRef, Period, Several, Signal, ViolationKind},
+    scalar::{Block, ObjectRef, Period, Ranges, Several, Signal, ViolationKind},
     step::{
-        ACTIONS, AddNodes, Calls, Code, Command, Cut, Deleted, Deletion, Heal, Kill, Manifest,
-        Node, Pause, Process, Restart, Run, Scale, Side, Step, Wait,
+        ACTIONS, AddNodes, Calls, Code, Command, Cut, Deleted, Deletion, Disk, Heal, Kill,
+        Manifest, Node, Pause, Process, Restart, Run, Scale, Side, Step, Wait,
     },
 };
 
@@ -84,9 +87,14 @@ impl Matrix {
     }
 }
 
+/// Where editors find the schema, wherever a scenario is.
+const SCHEMA: &str =
+    "https://raw.githubusercontent.com/podplane/podplane/main/docs/scenario.schema.json";
+
 /// The JSON schema of scenario files.
 pub fn schema() -> Value {
     let mut schema = schemars::schema_for!(Scenario);
+    schema.insert("$id".into(), SCHEMA.into());
     schema.insert("title".into(), "podplane scenario".into());
     or_reference(&mut schema);
     schema.to_value()

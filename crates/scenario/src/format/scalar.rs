@@ -1,7 +1,8 @@
 //! Values that are written as a text.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
+use ipnet::IpNet;
 use podplane_ipam::audit::Violation;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
@@ -88,6 +89,92 @@ impl JsonSchema for ObjectRef {
             "type": "string",
             "description": "KIND/NAME, such as pod/web-0",
             "pattern": "^[^/]+/[^/]+$",
+        })
+    }
+}
+
+/// A block of addresses: `10.244.3.0/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block(pub IpNet);
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Block {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.trim().parse().map(Self).map_err(|_| {
+            format!(
+                "{text:?} is no block of addresses: want one such as 10.244.3.0/24 or fd00:10::/56"
+            )
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Block {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Block {
+    fn schema_name() -> Cow<'static, str> {
+        "Block".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "A block of addresses: 10.244.3.0/24",
+            "pattern": r"^[0-9A-Fa-f.:]+/\d+$|\$\{",
+        })
+    }
+}
+
+/// Ranges, one for each address family: `10.244.0.0/16,fd00:10::/56`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranges(pub Vec<Block>);
+
+impl fmt::Display for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each: Vec<_> = self.0.iter().map(Block::to_string).collect();
+        f.write_str(&each.join(","))
+    }
+}
+
+impl FromStr for Ranges {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split(',')
+            .map(Block::from_str)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ranges {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Ranges {
+    fn schema_name() -> Cow<'static, str> {
+        "Ranges".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "Ranges, one for each address family: 10.244.0.0/16,fd00:10::/56",
+            "pattern": r"^\s*[0-9A-Fa-f.:]+/\d+\s*(,\s*[0-9A-Fa-f.:]+/\d+\s*)*$|\$\{",
         })
     }
 }
@@ -185,6 +272,14 @@ impl From<&Violation> for ViolationKind {
             Violation::LostWrite { .. } => Self::LostWrite,
             Violation::UndoneDelete { .. } => Self::UndoneDelete,
         }
+    }
+}
+
+/// A scalar as it is written where there are only texts.
+pub(crate) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
     }
 }
 

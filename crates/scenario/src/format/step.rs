@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 use serde_untagged::UntaggedEnumVisitor;
 
 use super::{
-    Expect, Network, NodeSpec, ObjectRef, Period, Several, Signal, Text, ViolationKind,
+    Block, Expect, Network, NodeSpec, ObjectRef, Period, Several, Signal, Text, ViolationKind,
     scalar::one_of,
 };
 
@@ -47,10 +47,10 @@ pub struct Step {
     pub partition: Option<Cut>,
     /// Mend what was cut; `heal: {}` mends everything
     pub heal: Option<Heal>,
-    /// Leave no room on a node's disk
-    pub fill_disk: Option<Node>,
-    /// Make room on a node's disk again
-    pub free_disk: Option<Node>,
+    /// Leave no room on a disk
+    pub fill_disk: Option<Disk>,
+    /// Make room on a disk again
+    pub free_disk: Option<Disk>,
     /// Delay or fail the calls that a service makes
     pub calls: Option<Calls>,
     /// Start a service again, with other flags if some are given
@@ -151,7 +151,7 @@ pub struct Wait {
     pub within: Option<Period>,
     /// What must hold in the end, all at once
     pub expect: Vec<Expect>,
-    /// Report how long it took under this name. It is only reported: no time fails a scenario, but `within`
+    /// Report how long it took under this name. It is only reported, and not judged
     pub timing: Option<String>,
 }
 
@@ -257,6 +257,16 @@ pub struct Node {
     pub node: String,
 }
 
+/// A disk.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// That of this node, with all that its kubelet and its CRI server write
+    pub node: Option<String>,
+    /// Or that of this process, with its database: apiserver
+    pub process: Option<String>,
+}
+
 /// Cutting off.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -303,7 +313,7 @@ pub struct Calls {
     pub fail: Option<Code>,
     /// How long each is held up
     pub delay: Option<Period>,
-    /// Up to so much longer, by chance, the same for all of them
+    /// Up to so much longer, each by chance, which follows from the seed
     pub jitter: Option<Period>,
     /// How many of them. Default: all, until `clear`
     pub times: Option<u32>,
@@ -365,9 +375,9 @@ impl From<Code> for tonic::Code {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restart {
-    /// apiserver, ipam-controller, controller-manager or scheduler
+    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; kubelet and cri are all of their kind
     pub service: String,
-    /// Its new flags; those that are not named stay
+    /// Its new flags; those that are not named stay. All kubelets have the same, and so have all CRI servers
     #[serde(default)]
     pub flags: BTreeMap<String, Value>,
 }
@@ -385,7 +395,7 @@ pub struct AddNodes {
     pub network: Option<Network>,
     /// The block that the node already has when it joins; of one node only
     #[serde(rename = "podCIDR")]
-    pub pod_cidr: Option<String>,
+    pub pod_cidr: Option<Block>,
 }
 
 impl AddNodes {
@@ -396,7 +406,7 @@ impl AddNodes {
             name,
             network: self.network,
             labels: self.labels.clone(),
-            pod_cidr: self.pod_cidr.clone(),
+            pod_cidr: self.pod_cidr,
         };
         names.map(node).collect()
     }

@@ -45,7 +45,7 @@ impl Method {
         }
         let nearest = all()
             .map(|method| method.name().to_owned())
-            .min_by_key(|known| distance(known, name));
+            .min_by_key(|known| strsim::damerau_levenshtein(known, name));
         Err(ClusterError::NoMethod {
             method: name.into(),
             nearest: nearest.unwrap_or_default(),
@@ -119,12 +119,4 @@ fn decode(descriptor: &MessageDescriptor, mut body: &[u8]) -> Option<Value> {
     message
         .serialize_with_options(serde_json::value::Serializer, &options)
         .ok()
-}
-
-/// How many letters two names do not share, about: enough to find a slip.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b) = (a.to_ascii_lowercase(), b.to_ascii_lowercase());
-    let common = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-    let rest = |text: &str| text.len() - common;
-    rest(&a) + rest(&b)
 }

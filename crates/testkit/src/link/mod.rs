@@ -11,6 +11,7 @@ mod rules;
 use std::{
     collections::BTreeMap,
     fmt, fs, io,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU32},
     time::Duration,
@@ -47,9 +48,25 @@ pub struct CallFault {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Effect {
-    Delay(Duration),
+    Delay(Delay),
     Fail(Code),
     Lose(Code),
+}
+
+/// How long calls are held up: `least`, and up to `more` beyond that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Delay {
+    least: Duration,
+    more: Duration,
+    seed: u64,
+}
+
+impl Delay {
+    /// How long the call is held up that is the `number`th of its method: the same for the same seed.
+    fn of(self, number: u64) -> Duration {
+        let part = fastrand::Rng::with_seed(self.seed.wrapping_add(number)).f64();
+        self.least.saturating_add(self.more.mul_f64(part))
+    }
 }
 
 impl CallFault {
@@ -57,7 +74,18 @@ impl CallFault {
     /// that are open already, too.
     #[must_use]
     pub fn delay(by: Duration) -> Self {
-        Self::new(Effect::Delay(by))
+        Self::delay_between(by..=by, 0)
+    }
+
+    /// As [`CallFault::delay`], but each call by a time of its own between these two. Which, follows from the seed: the first call of a method is held up
+    /// as long in every run with it, the second as long, and so on.
+    #[must_use]
+    pub fn delay_between(by: RangeInclusive<Duration>, seed: u64) -> Self {
+        Self::new(Effect::Delay(Delay {
+            least: *by.start(),
+            more: by.end().saturating_sub(*by.start()),
+            seed,
+        }))
     }
 
     /// They fail with this code, and the server never sees them.
@@ -115,7 +143,12 @@ impl fmt::Display for CallFault {
             write!(f, " of {method}")?;
         }
         match effect {
-            Effect::Delay(by) => write!(f, " come {by:?} later"),
+            Effect::Delay(Delay { least, more, .. }) if more.is_zero() => {
+                write!(f, " come {least:?} later")
+            }
+            Effect::Delay(Delay { least, more, .. }) => {
+                write!(f, " come {least:?} to {:?} later", *least + *more)
+            }
             Effect::Fail(code) => write!(f, " fail with {code:?}"),
             Effect::Lose(code) => write!(f, " are carried out and answered with {code:?}"),
         }
@@ -306,6 +339,15 @@ impl Drop for Links {
             self.end(&client);
         }
     }
+}
+
+/// Checks that some service has a method: `BindPod`, or `podplane.core.v1.PodService/BindPod`.
+///
+/// # Errors
+///
+/// [`ClusterError::NoMethod`] if none has.
+pub fn check_method(name: &str) -> Result<()> {
+    Method::check(name)
 }
 
 /// A socket at `path`, in the place of one that nobody serves any more.

@@ -43,6 +43,8 @@ struct Rule {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Taken {
     method: Method,
+    /// How many calls of the method came before it.
+    number: u64,
     /// Of the rules that are for so many calls, those that count this one.
     ids: Vec<u64>,
     pub(super) ending: Option<Ending>,
@@ -77,7 +79,7 @@ impl State {
             None => call.method.is(rule.fault.method.as_deref()),
         });
         let delays = of_call.filter_map(|rule| match rule.fault.effect {
-            Effect::Delay(by) => Some(by),
+            Effect::Delay(delay) => Some(delay.of(call.number)),
             Effect::Fail(_) | Effect::Lose(_) => None,
         });
         delays.reduce(Duration::saturating_add)
@@ -124,10 +126,13 @@ impl Rules {
     /// A call begins: it is counted.
     pub(super) fn take(&self, method: &Method) -> Taken {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        *seen.entry(method.path().into()).or_default() += 1;
+        let seen_of_it = seen.entry(method.path().into()).or_default();
+        let number = *seen_of_it;
+        *seen_of_it += 1;
         drop(seen);
         let mut taken = Taken {
             method: method.clone(),
+            number,
             ..Taken::default()
         };
         for rule in &self.state.borrow().rules {
@@ -178,5 +183,35 @@ impl Rules {
             changed = change.take().map(|change| change(state));
         });
         changed.expect("send_modify calls its argument once")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long four calls are held up that come one after another.
+    fn delays(seed: u64) -> [Duration; 4] {
+        let rules = Rules::default();
+        let (least, most) = (Duration::from_secs(1), Duration::from_secs(3));
+        rules.add(
+            CallFault::delay_between(least..=most, seed).of("BindPod"),
+            None,
+        );
+        let method = Method::of("/podplane.core.v1.PodService/BindPod");
+        [(); 4].map(|()| {
+            let call = rules.take(&method);
+            let delay = rules.watch().borrow().delay(&call).unwrap();
+            assert!((least..=most).contains(&delay), "{delay:?}");
+            delay
+        })
+    }
+
+    #[test]
+    fn each_call_is_late_by_a_time_of_its_own_that_follows_from_the_seed() {
+        let first = delays(7);
+        assert_eq!(first, delays(7));
+        assert_ne!(first, delays(8));
+        assert!(first.windows(2).all(|pair| pair[0] != pair[1]), "{first:?}");
     }
 }
