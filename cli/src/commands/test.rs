@@ -67,6 +67,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 
+    /// All deadlines are so many times as far, as on a machine that is slow
+    #[arg(long, env = "PODPLANE_TEST_PATIENCE", value_name = "FACTOR", default_value = "1", value_parser = patience)]
+    patience: f64,
+
     /// List what would be run, and run nothing
     #[arg(long)]
     list: bool,
@@ -82,7 +86,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let cases = match podplane_scenario::load(&args.paths, &catalog()) {
-        Ok(cases) => only(cases, args.only.as_deref())?,
+        Ok(cases) => {
+            let cases = cases.into_iter().map(|case| case.patient(args.patience));
+            only(cases.collect(), args.only.as_deref())?
+        }
         Err(problems) => {
             // As compilers print them, so that editors find the place.
             for problem in problems {
@@ -114,6 +121,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Verdict::Broken => ExitCode::from(UNUSABLE),
         Verdict::Interrupted => ExitCode::from(INTERRUPTED),
     })
+}
+
+fn patience(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if factor > 0.0 && factor < 1e6 => Ok(factor),
+        _ => Err("want a number such as 3 or 1.5".into()),
+    }
 }
 
 /// Those whose name has the text in it.

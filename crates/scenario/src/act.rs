@@ -18,7 +18,7 @@ use crate::{
         plain,
     },
     look::{Unmet, unmet},
-    plan::{Action, Expectation, Run, WITHIN, Wait, glob},
+    plan::{Action, Expectation, Run, Wait, glob},
     problem::listed,
     stage::{Kind, Stage},
 };
@@ -319,7 +319,8 @@ async fn delete(stage: &Stage, deletions: &[Deletion]) -> Result<()> {
     for deletion in deletions {
         stage.objects.delete(deletion).await?;
     }
-    let end = Instant::now() + WITHIN;
+    let within = stage.case.within;
+    let begun = Instant::now();
     for deletion in deletions
         .iter()
         .filter(|deletion| deletion.wait != Some(false))
@@ -330,8 +331,8 @@ async fn delete(stage: &Stage, deletions: &[Deletion]) -> Result<()> {
             stage.objects.get(namespace, &deletion.object).await,
             Ok(None)
         ) {
-            if Instant::now() > end {
-                bail!("{} is still there after {WITHIN:?}", deletion.object);
+            if begun.elapsed() > within {
+                bail!("{} is still there after {within:?}", deletion.object);
             }
             sleep(LOOK).await;
         }

@@ -40,9 +40,41 @@ pub struct Case {
     pub(crate) steps: Vec<Step>,
     /// The names of steps that something is counted from.
     pub(crate) marks: BTreeSet<String>,
+    /// How long may take what has no deadline in the file.
+    pub(crate) within: Duration,
 }
 
 impl Case {
+    /// The same, with deadlines so many times as far: for a machine that is slow.
+    #[must_use]
+    pub fn patient(mut self, factor: f64) -> Self {
+        let stretch = |time: &mut Duration| {
+            *time =
+                Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(Duration::MAX);
+        };
+        let commands = |expect: &mut [Expectation]| {
+            for expectation in expect {
+                if let Rule::Command(run) = &mut expectation.rule {
+                    stretch(&mut run.within);
+                }
+            }
+        };
+        stretch(&mut self.within);
+        for step in &mut self.steps {
+            stretch(&mut step.settle);
+            match &mut step.action {
+                Action::Run(run) => stretch(&mut run.within),
+                Action::Wait(Wait { within, expect, .. }) => {
+                    stretch(within);
+                    commands(expect);
+                }
+                Action::Expect(expect) => commands(expect),
+                _ => {}
+            }
+        }
+        self
+    }
+
     /// The name, with the values of the matrix: `full[mask=30,policy=off]`.
     pub fn title(&self) -> String {
         if self.values.is_empty() {

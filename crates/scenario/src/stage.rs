@@ -21,7 +21,7 @@ use crate::{
     format::{self, Flag, NodeSpec, Nodes, Several, plain, word},
     look::Mark,
     objects::Objects,
-    plan::{Action, Case, WITHIN, glob},
+    plan::{Action, Case, glob},
     problem::listed,
 };
 
@@ -118,7 +118,8 @@ impl Stage {
     /// Waits until all nodes that the cluster has are Ready.
     async fn nodes_ready(&self) -> Result<()> {
         let wanted = self.cluster.status().await?.nodes;
-        let end = Instant::now() + WITHIN;
+        let within = self.case.within;
+        let begun = Instant::now();
         loop {
             let nodes = self.objects.list("nodes", None, None).await?;
             let is_ready = |name: &&String| {
@@ -135,8 +136,8 @@ impl Stage {
                 return Ok(());
             }
             ensure!(
-                Instant::now() < end,
-                "not Ready after {WITHIN:?}: {}; if that is meant, say cluster: {{waitForNodes: false}}",
+                begun.elapsed() < within,
+                "not Ready after {within:?}: {}; if that is meant, say cluster: {{waitForNodes: false}}",
                 listed(&missing)
             );
             sleep(LOOK).await;
@@ -274,7 +275,7 @@ impl Stage {
             !is_supervised || !matches!(found, Err(ClusterError::NoProcess { .. }))
         };
         let what = format!("process {name}");
-        Ok(within(WITHIN, &what, look, is_decided).await??)
+        Ok(within(self.case.within, &what, look, is_decided).await??)
     }
 
     /// Whether the cluster can be observed: not while its API server stands still.

@@ -7,7 +7,7 @@ use podplane_api::schema::Type;
 use crate::{
     format::IpPolicy,
     load::{Catalog, parse},
-    plan::Case,
+    plan::{Action, Case, Wait},
 };
 
 fn catalog() -> Catalog {
@@ -435,10 +435,29 @@ fn a_matrix_gives_a_run_for_each_combination() {
     assert_eq!(cases[2].cluster.node_cidr_mask_size, Some(29));
     assert_eq!(cases[2].cluster.ip_policy, Some(IpPolicy::Off));
     assert_eq!(cases[1].steps[0].title, "with resource of 30");
-    let crate::plan::Action::Run(run) = &cases[1].steps[0].action else {
+    let Action::Run(run) = &cases[1].steps[0].action else {
         panic!("no run");
     };
     assert_eq!(run.words, ["sh", "-c", "echo ${policy} $HOME 30"]);
+}
+
+#[test]
+fn patience_makes_every_deadline_later() {
+    let text = "steps:\n- wait: {within: 20s, expect: [{object: pod/a}]}\n- run: {command: x}\n- delete: pod/a\n  settle: 1s\n";
+    let case = read(text).unwrap().remove(0).patient(2.5);
+    let seconds = std::time::Duration::from_secs_f64;
+    let [wait, run, delete] = &case.steps[..] else {
+        panic!("{:?}", case.steps);
+    };
+    let Action::Wait(Wait { within, .. }) = &wait.action else {
+        panic!("{wait:?}");
+    };
+    assert_eq!((*within, wait.settle), (seconds(50.0), seconds(50.0)));
+    let Action::Run(command) = &run.action else {
+        panic!("{run:?}");
+    };
+    assert_eq!(command.within, seconds(150.0));
+    assert_eq!((case.within, delete.settle), (seconds(150.0), seconds(2.5)));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::{
     document::{Document, Path},
     format::{Network, Scenario},
     load::Catalog,
-    plan::Case,
+    plan::{Case, WITHIN},
     problem::Problem,
     rule::BadRule,
 };
@@ -65,6 +65,7 @@ pub(crate) fn check(
         cluster,
         steps: Vec::new(),
         marks: BTreeSet::new(),
+        within: WITHIN,
     };
     let mut checker = Checker {
         document,
