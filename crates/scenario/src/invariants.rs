@@ -13,6 +13,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Nodes, pods and files are not seen at the same moment. What is still so after this long was no such deception.
 const CERTAIN: Duration = Duration::from_secs(3);
 
+/// How long pods that are about to get or to lose an address are waited for in the end. Some never will.
+const REST: Duration = Duration::from_secs(1);
+
 /// What the checker found where it should have found something else.
 #[derive(Debug)]
 pub(crate) struct Otherwise {
@@ -77,7 +80,7 @@ pub(crate) async fn check(
         let found = match stage.cluster.world().await {
             Ok(world) => {
                 let found = audit::check(&world);
-                let is_over = !is_last || is_at_rest(&world) || begun.elapsed() >= CERTAIN;
+                let is_over = !is_last || is_at_rest(&world) || begun.elapsed() >= REST;
                 if is_over && kinds(&found) == step.violations {
                     return Ok(found);
                 }
