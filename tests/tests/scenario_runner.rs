@@ -323,8 +323,11 @@ async fn a_second_ctrl_c_leaves_at_once_and_the_clusters_follow() -> Result<()> 
     running.signal(Signal::INT)?;
     running.signal(Signal::TERM)?;
     assert_eq!(running.end()?, Some(130));
-    // In order it would have removed this.
-    assert_eq!(place.left().len(), 2);
+    assert_ne!(
+        place.left(),
+        [] as [PathBuf; 0],
+        "nothing waits for what is removed in order"
+    );
     let none = |seen: &Vec<_>| seen.is_empty();
     eventually("no process", || std::future::ready(place.processes()), none).await;
     Ok(())
