@@ -1,6 +1,6 @@
 //! Scenarios: YAML files that say what is done to a cluster and what must hold.
 //!
-//! [`format`] is what a file may say; [`load`] reads files, finds what is wrong with them and where; [`run`] starts a cluster for each and carries the
+//! [`mod@format`] is what a file may say; [`load()`] reads files, finds what is wrong with them and where; [`run`] starts a cluster for each and carries the
 //! steps out. How long something takes is reported and not judged; deadlines end what would never end.
 
 #![warn(missing_docs)]
