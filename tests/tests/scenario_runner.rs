@@ -445,6 +445,21 @@ steps:
 }
 
 #[test]
+fn a_process_that_has_just_ended_is_waited_for() {
+    let text = "
+cluster: {nodes: 0}
+steps:
+- kill: {process: scheduler}
+- kill: {process: scheduler}
+- pause: {process: scheduler, for: 1ms}
+- kill: {process: 'sched*'}
+";
+    let place = Place::new(&[("again.yaml", text)]);
+    place.run(&["again.yaml"]).ok();
+    place.assert_nothing_is_left();
+}
+
+#[test]
 fn each_is_repeated_and_its_times_are_summed_up() {
     let place = Place::new(&[("passes.yaml", PASSES)]);
     let said = place
