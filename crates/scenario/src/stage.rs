@@ -31,6 +31,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The room on the disk of a node that is to be filled, in bytes.
 const DISK: u64 = 16 << 20;
 
+/// The same for the API server, whose store does not begin with less than 32 MiB.
+const STORE: u64 = 64 << 20;
+
 /// A cluster, and what is wrong with it on purpose.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -315,7 +318,8 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
     // All nodes are waited for together.
     let mut builder = Cluster::builder().network(network).without_waiting();
     for node in disks {
-        builder = builder.disk(node, DISK);
+        let room = if node == "apiserver" { STORE } else { DISK };
+        builder = builder.disk(node, room);
     }
     for Flag { name, value, .. } in case.cluster.flags() {
         // The builder has its own word for this one.

@@ -461,6 +461,20 @@ fn patience_makes_every_deadline_later() {
 }
 
 #[test]
+fn a_step_without_a_name_is_called_after_what_it_does() {
+    let text = "steps:\n- run: {command: [podplane, run, web, --replicas, 4]}\n- kill: {process: scheduler}\n";
+    let case = read(text).unwrap().remove(0);
+    let titles: Vec<_> = case.steps.iter().map(|step| &*step.title).collect();
+    assert_eq!(
+        titles,
+        [
+            "run podplane run web --replicas 4",
+            "kill process scheduler"
+        ]
+    );
+}
+
+#[test]
 fn a_file_without_a_name_is_called_after_itself() {
     let cases = read("steps: [{violations: [lost-write]}]").unwrap();
     assert_eq!(cases[0].title(), "x");

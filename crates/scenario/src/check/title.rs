@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Checker;
-use crate::document::Path;
+use crate::{document::Path, format::plain};
 
 impl Checker<'_> {
     /// What a step without a name is called.
@@ -19,11 +19,7 @@ impl Checker<'_> {
             }
             ("expect", expect) => brief(expect),
             ("run", Value::Object(run)) => match run.get("command") {
-                Some(Value::Array(words)) => words
-                    .iter()
-                    .filter_map(Value::as_str)
-                    .collect::<Vec<_>>()
-                    .join(" "),
+                Some(Value::Array(words)) => words.iter().map(plain).collect::<Vec<_>>().join(" "),
                 Some(Value::String(line)) => line.lines().next().unwrap_or_default().to_owned(),
                 _ => String::new(),
             },
@@ -40,31 +36,25 @@ impl Checker<'_> {
                     .unwrap_or_default()
             ),
             ("apply", Value::Array(objects)) => format!("{} objects or files", objects.len()),
-            (_, Value::Object(fields)) => {
-                let plain = |(key, value): (&String, &Value)| match value {
-                    Value::String(text) => format!("{key} {text}"),
-                    other => format!("{key} {other}"),
-                };
-                fields.iter().map(plain).collect::<Vec<_>>().join(", ")
-            }
+            (_, Value::Object(fields)) => fields.iter().map(pair).collect::<Vec<_>>().join(", "),
             (_, other) => other.to_string(),
         };
         format!("{action} {detail}")
     }
 }
 
+fn pair((key, value): (&String, &Value)) -> String {
+    format!("{key} {}", plain(value))
+}
+
 /// Expectations in a few words.
 fn brief(expect: &Value) -> String {
     const LENGTH: usize = 70;
     let each = expect.as_array().map(Vec::as_slice).unwrap_or_default();
-    let plain = |(key, value): (&String, &Value)| match value {
-        Value::String(text) => format!("{key} {text}"),
-        other => format!("{key} {other}"),
-    };
     let Some(Value::Object(first)) = each.first() else {
         return String::new();
     };
-    let mut text = first.iter().map(plain).collect::<Vec<_>>().join(", ");
+    let mut text = first.iter().map(pair).collect::<Vec<_>>().join(", ");
     if let Some((end, _)) = text.char_indices().nth(LENGTH) {
         text.truncate(end);
         text.push('…');
