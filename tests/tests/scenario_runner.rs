@@ -132,6 +132,8 @@ fn a_failure_is_1_and_says_what_was_expected_and_what_was_there() {
     ] {
         assert!(said.contains(part), "no {part:?} in:\n{said}");
     }
+    // Where it happened, and again at the end.
+    assert_eq!(said.matches("FAIL fails ").count(), 2, "{said}");
     let kept = line_after(&said, "logs: ");
     for file in ["scheduler.log", "recording.jsonl"] {
         assert!(Path::new(kept).join(file).exists(), "{kept}/{file}");

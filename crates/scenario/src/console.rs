@@ -67,32 +67,14 @@ impl Console {
         let Report {
             job,
             outcome,
-            steps,
             timings,
-            took,
             left,
-            kept: _,
+            ..
         } = report;
-        let took = seconds(*took);
-        let (style, word, detail) = match outcome {
-            Outcome::Passed => (
-                GOOD,
-                "PASS",
-                match steps.len() {
-                    1 => format!("1 step, {took}"),
-                    number => format!("{number} steps, {took}"),
-                },
-            ),
-            Outcome::Failed(_) => (BAD, "FAIL", took),
-            Outcome::Broken(_) => (BAD, "ERROR", took),
-            Outcome::Interrupted => (BAD, "INTERRUPTED", took),
-            // The summary counts them.
-            Outcome::NotBegun => return,
+        // The summary counts those that were not begun.
+        let Some(mut text) = headline(report) else {
+            return;
         };
-        let mut text = format!(
-            "{style}{word}{style:#} {} {FAINT}({detail}){FAINT:#}",
-            job.title
-        );
         for (name, took) in timings {
             let line = format!("\n  {name}: {}", seconds(*took));
             text.push_str(&line);
@@ -121,6 +103,41 @@ impl Console {
         }
         self.line(&text);
     }
+
+    /// Names those of many runs that failed, which are far above by now.
+    pub(crate) fn not_passed(&self, reports: &[Report]) {
+        if reports.len() > 1 {
+            let not_passed = reports
+                .iter()
+                .filter(|r| !matches!(r.outcome, Outcome::Passed));
+            for line in not_passed.filter_map(headline) {
+                self.line(&line);
+            }
+        }
+    }
+}
+
+/// How a run ended, in a line; nothing of one that was not begun.
+fn headline(report: &Report) -> Option<String> {
+    let took = seconds(report.took);
+    let (style, word, detail) = match report.outcome {
+        Outcome::Passed => (
+            GOOD,
+            "PASS",
+            match report.steps.len() {
+                1 => format!("1 step, {took}"),
+                number => format!("{number} steps, {took}"),
+            },
+        ),
+        Outcome::Failed(_) => (BAD, "FAIL", took),
+        Outcome::Broken(_) => (BAD, "ERROR", took),
+        Outcome::Interrupted => (BAD, "INTERRUPTED", took),
+        Outcome::NotBegun => return None,
+    };
+    Some(format!(
+        "{style}{word}{style:#} {} {FAINT}({detail}){FAINT:#}",
+        report.job.title
+    ))
 }
 
 /// The command line for this run alone.

@@ -181,6 +181,7 @@ fn summarize(console: &Console, reports: &[Report], took: Duration, seed: u64) {
             ));
         }
     }
+    console.not_passed(reports);
     let number =
         |is: fn(&Outcome) -> bool| reports.iter().filter(|report| is(&report.outcome)).count();
     let counts = [
