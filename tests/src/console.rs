@@ -21,6 +21,16 @@ pub struct Step {
     pub shows: Vec<String>,
 }
 
+/// The steps of all consoles in the text of a page.
+///
+/// # Panics
+///
+/// If a console begins with something else.
+pub fn page(text: &str) -> Vec<Step> {
+    let blocks = blocks(text, "console");
+    blocks.iter().flat_map(|lines| steps(lines)).collect()
+}
+
 /// The lines of each block of that language in `text`.
 pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<Vec<&'a str>> {
     let fence = format!("```{language}");
@@ -94,7 +104,7 @@ pub struct Done {
 }
 
 /// How long all commands of a page may take together. Then the shell is killed, so that a command that hangs fails its test.
-const PATIENCE: Duration = Duration::from_secs(5 * 60);
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
 const END: &str = "--- end of the command:";
 
 impl Session {

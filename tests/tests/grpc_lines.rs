@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use anyhow::{Context as _, Result};
 use podplane_tests::{
     Machine,
-    console::{Done, Session, Step, blocks, is_shown, steps},
+    console::{Done, Session, Step, is_shown, page},
     peers, processes_of,
     programs::bin_dir,
 };
@@ -19,13 +19,6 @@ const SHARED: [&str; 3] = [
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
 ];
-
-fn page() -> Vec<Step> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/grpc.md");
-    let text = fs::read_to_string(file).expect("the page is there");
-    let blocks = blocks(&text, "console");
-    blocks.iter().flat_map(|lines| steps(lines)).collect()
-}
 
 /// The services that a line lists.
 fn listed(done: &Done) -> impl Iterator<Item = &str> {
@@ -43,7 +36,8 @@ fn every_line_works_as_it_is_printed() -> Result<()> {
     let path = std::env::var("PATH")?;
     let path = format!("{}:{}:{path}", bin_dir().display(), grpcurl.display());
     let mut session = Session::start(dir.path(), &path)?;
-    let lines = page();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/grpc.md");
+    let lines = page(&fs::read_to_string(file)?);
     let all = lines.iter().map(|step| step.command.as_str());
     let all: Vec<_> = all.collect();
     let is_called = |service: &str| all.iter().any(|line| line.contains(&format!("{service}/")));

@@ -1,6 +1,6 @@
 //! `podplane store`, on a server's data directory: as an operator uses it. After a restore, no revision of before means anything.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::Result;
 use podplane_api::{Object as _, core::Namespace, meta::ObjectMeta};
@@ -111,5 +111,41 @@ async fn a_backup_of_a_running_cluster_becomes_another_one() -> Result<()> {
     let again = namespaces.create(&namespace("after")).await?;
     let number = |namespace: &Namespace| namespace.resource_version().parse::<u64>();
     assert!(number(&again)? > number(&after)?);
+    Ok(())
+}
+
+/// The released program ends where sled panics. The words are the same, and the files are left alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_is_told_in_words_and_changes_nothing() -> Result<()> {
+    let place = tempfile::tempdir()?;
+    let whole = place.path().join("whole");
+    fs::create_dir(&whole)?;
+    let server = Apiserver::start(&whole).await?;
+    let namespaces = server.client()?.all::<Namespace>();
+    for number in 0..50 {
+        namespaces.create(&namespace(&format!("n{number}"))).await?;
+    }
+    server.kill()?;
+    let data = fs::read(whole.join("store/db"))?;
+    let used = data.iter().rposition(|byte| *byte != 0).unwrap_or_default();
+
+    let mut refused = 0;
+    for part in 0..20 {
+        let dir = place.path().join(part.to_string());
+        finish(Command::new("cp").arg("-a").args([&whole, &dir])).ok();
+        let mut damaged = data.clone();
+        damaged[used * part / 20] ^= 0xff;
+        fs::write(dir.join("store/db"), &damaged)?;
+        let checked = store(&dir, &["check"]);
+        // Or else a byte that holds nothing any more, such as an older version of a page.
+        if checked.code != Some(0) {
+            let told = checked.failed(1);
+            assert!(told.contains("damaged"), "at {part}: {told}");
+            assert!(!told.contains("panicked at"), "at {part}: {told}");
+            refused += 1;
+        }
+        assert!(fs::read(dir.join("store/db"))? == damaged, "at {part}");
+    }
+    assert!(refused > 0, "no byte matters");
     Ok(())
 }

@@ -9,8 +9,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 /// What users install is static, so that it runs on nodes of whose libraries nothing is known and in an image that has nothing else, and at a fixed address, which
-/// saves the relocations at start.
-const RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
+/// saves the relocations at start. Its panics abort.
+const RUSTFLAGS: &str =
+    "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no";
 
 /// Builds `podplane` and the plugins into `target/release`, as static programs.
 pub(crate) fn programs() -> Result<()> {

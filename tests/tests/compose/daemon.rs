@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use podplane_testkit::eventually;
-use podplane_tests::programs::{Finished, finish};
+use podplane_tests::{
+    console::Session,
+    programs::{Finished, finish},
+};
 use rustix::{
     process::{Pid, Signal, kill_process},
     thread::LinkNameSpaceType,
@@ -133,6 +136,27 @@ impl Daemon {
             .stdin(Stdio::null())
             .env("DOCKER_HOST", format!("unix://{}", socket.display()));
         command
+    }
+
+    /// A shell in `dir` for `docker` and what is in `path`.
+    pub(crate) fn session(&self, dir: &Path, path: &str) -> Result<Session> {
+        let mut session = Session::start(dir, path)?;
+        let socket = self.dir().join("docker.sock");
+        session.run(&format!("export DOCKER_HOST=unix://{}", socket.display()))?;
+        Ok(session)
+    }
+
+    /// A command line of a page: ids of processes are those of the daemon's namespace, and `docker compose` is this program.
+    pub(crate) fn typed(&self, compose: &Compose, line: &str) -> Result<String> {
+        let program = compose.program().display();
+        // A reader has a terminal.
+        let line = line.replace(
+            "docker compose exec",
+            &format!("</dev/null {program} exec -T"),
+        );
+        let line = line.replace("docker compose", &program.to_string());
+        let enter = format!("nsenter --pid --target {} ", self.init()?.as_raw_nonzero());
+        Ok(line.replace("sudo ", &enter))
     }
 
     /// Where a volume is.
