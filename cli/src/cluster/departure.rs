@@ -13,6 +13,20 @@ use podplane_proto::cri::{
 
 use super::data_dir::DataDir;
 
+/// How long a runtime may take to remove all sandboxes of a node. One that is stopped where it is answers nothing at all.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// [`remove_sandboxes`], for a supervisor that has other work to do.
+pub(crate) async fn remove_sandboxes_in_time(endpoint: &str) -> anyhow::Result<()> {
+    let removed = tokio::time::timeout(PATIENCE, remove_sandboxes(endpoint)).await;
+    removed.with_context(|| {
+        format!(
+            "the runtime at {endpoint} takes longer than {} s",
+            PATIENCE.as_secs()
+        )
+    })?
+}
+
 /// Stops and removes the sandboxes of a node whose runtime runs at `endpoint`. Its kubelet must not: it would make them again.
 pub(crate) async fn remove_sandboxes(endpoint: &str) -> anyhow::Result<()> {
     let endpoint: Endpoint = endpoint.parse()?;
@@ -61,5 +75,21 @@ fn ok_if_gone(error: ApiError) -> Result<(), ApiError> {
         Ok(())
     } else {
         Err(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_answers_nothing_is_not_waited_for_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("cri.sock");
+        let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let endpoint = format!("unix:{}", socket.display());
+        let error = remove_sandboxes_in_time(&endpoint).await.unwrap_err();
+        let error = error.to_string();
+        assert!(error.ends_with("takes longer than 30 s"), "{error}");
     }
 }

@@ -427,7 +427,8 @@ impl Cluster {
                 kubelet.stop();
                 kubelet.stopped().await;
             }
-            if let Err(error) = departure::remove_sandboxes(&self.cri_endpoint(name)).await {
+            let endpoint = self.cri_endpoint(name);
+            if let Err(error) = departure::remove_sandboxes_in_time(&endpoint).await {
                 tracing::warn!(
                     node = name,
                     error = format!("{error:#}"),
@@ -487,20 +488,20 @@ impl Cluster {
         }
         let sandboxes = self.dir.nodes().join(&node.name).join("sandboxes");
         let (fabric, member) = (self.fabric_of(&node), node.clone());
-        spawn_blocking(move || {
+        let switched = spawn_blocking(move || {
             if let Some(fabric) = fabric {
                 fabric.switch_off(&member.name)?;
                 fabric.add_node(&member)?;
             }
             anyhow::Ok(Records::open(sandboxes)?.power_cycle()?)
-        })
-        .await??;
+        });
+        let switched = switched.await.map_err(Into::into).flatten();
+        // Also if that failed: nothing else would start these processes again.
         let first = self.groups.len();
-        self.start_group(node.name.clone(), vec![node])?;
-        if let Some((name, nodes)) = others {
-            self.start_group(name, nodes)?;
-        }
+        let others = others.map_or(Ok(()), |(name, nodes)| self.start_group(name, nodes));
+        let own = self.start_group(node.name.clone(), vec![node]);
         self.publish();
+        switched.and(others).and(own)?;
         let services = self.groups[first..].iter().flat_map(Group::services);
         try_join_all(services.map(Service::listening)).await?;
         Ok(())
