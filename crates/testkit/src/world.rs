@@ -210,18 +210,23 @@ fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>> {
     Ok(found)
 }
 
-/// The live sandboxes by their records. One that has no network any more owns nothing.
+/// The sandboxes that may hold addresses, by their records: not one that is on its node's network, or has been stopped.
 fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
     let mut found = BTreeSet::new();
     for (name, file) in entries(dir)? {
         let Some(id) = name.strip_suffix(".json") else {
             continue;
         };
-        match read_json(&file) {
+        let record = match read_json(&file) {
             // Removed meanwhile.
-            Err(ClusterError::Io { .. }) => continue,
+            Err(ClusterError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                continue;
+            }
             record => record?,
         };
+        if record["network"]["attached"] != true {
+            continue;
+        }
         found.insert(Sandbox {
             node: node.into(),
             id: id.into(),
@@ -247,4 +252,27 @@ fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
         .collect();
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_without_a_network_of_its_own_owns_no_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = [
+            ("runs", r#"{"network": {"attached": true}}"#),
+            ("is-stopped", r#"{"network": {"attached": false}}"#),
+            ("is-on-the-nodes-network", r#"{"state": "Ready"}"#),
+        ];
+        for (id, record) in records {
+            fs::write(dir.path().join(format!("{id}.json")), record).unwrap();
+        }
+        let found = sandboxes("a", dir.path()).unwrap();
+        let ids: Vec<_> = found.iter().map(|sandbox| sandbox.id.as_str()).collect();
+        assert_eq!(ids, ["runs"]);
+        fs::write(dir.path().join("runs.json"), "").unwrap();
+        assert!(sandboxes("a", dir.path()).is_err());
+    }
 }
