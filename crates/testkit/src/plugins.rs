@@ -26,7 +26,12 @@ impl Plugins {
     ///
     /// [`ClusterError::Io`] if they cannot be made.
     pub fn before(real: &Path, dir: impl Into<PathBuf>, recorder: Recorder) -> Result<Self> {
-        let dir = dir.into();
+        // The runtime that executes them is in a directory of its own.
+        let absolute = |path: &Path| {
+            let found = std::path::absolute(path);
+            found.map_err(ClusterError::io(format!("find {}", path.display())))
+        };
+        let (real, dir) = (&absolute(real)?, absolute(&dir.into())?);
         let made = || -> io::Result<()> {
             fs::create_dir_all(&dir)?;
             for entry in fs::read_dir(real)? {
@@ -76,7 +81,7 @@ impl Plugins {
         Ok(Fault::new(what, self.recorder.clone(), undo))
     }
 
-    /// How many of them have died.
+    /// How many ADDs of a plugin are still to die.
     #[must_use]
     pub fn left(&self, plugin: &str) -> usize {
         let tokens = fs::read_dir(tokens(&self.dir.join(plugin)));
@@ -117,4 +122,25 @@ fn quoted(path: &Path) -> OsString {
     quoted.push(text);
     quoted.push("'");
     quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugins_of_a_relative_path_are_found_from_everywhere() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let relative = Path::new(dir.path().file_name().unwrap());
+        fs::write(relative.join("host-local"), "").unwrap();
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(relative.join("host-local"), executable).unwrap();
+        let plugins = Plugins::before(relative, relative.join("before"), Recorder::default());
+        let plugins = plugins.unwrap();
+        assert!(plugins.dir().is_absolute());
+        let script = fs::read_to_string(plugins.dir().join("host-local")).unwrap();
+        let real = std::env::current_dir().unwrap().join(relative);
+        let line = format!("plugin='{}'", real.join("host-local").display());
+        assert!(script.contains(&line), "{line} in {script}");
+    }
 }
