@@ -187,6 +187,9 @@ async fn a_full_disk_of_a_node_fails_its_pods_until_there_is_room() -> Result<()
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
     };
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    let place = cluster.data_dir().display().to_string();
+    assert!(!mounts.contains(&place), "the machine has no such disk");
     create(&cluster, &pod("before")).await?;
     all_run(&cluster, 1).await;
     let full = cluster.fill_disk("node-0")?;
@@ -199,6 +202,8 @@ async fn a_full_disk_of_a_node_fails_its_pods_until_there_is_room() -> Result<()
     )
     .await;
     assert_eq!(running(&cluster.pods().await?), 1);
+    let rebooted = cluster.reboot_node("node-0").await;
+    assert!(rebooted.is_err(), "its records cannot be written");
     full.heal();
     all_run(&cluster, 2).await;
     cluster.finish().await

@@ -120,7 +120,12 @@ async fn endless() -> Result<()> {
     if env::var_os(ENDLESS).is_none() {
         return Ok(());
     }
-    let cluster = Cluster::builder().nodes(1).start().await?;
+    let mut cluster = Cluster::builder().nodes(1);
+    if peers::root() {
+        // With mounts of the cluster, and of the testkit.
+        cluster = cluster.network(Network::Kernel).disk("node-0", 1 << 20);
+    }
+    let cluster = cluster.start().await?;
     println!("cluster in {}", cluster.data_dir().display());
     std::future::pending().await
 }

@@ -10,6 +10,7 @@ use std::{
 use anyhow::Context as _;
 use podplane_kubelet::node_dir::write_atomically;
 use podplane_telemetry::server::MAX_SOCKET_PATH;
+use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
 use super::settings::{Settings, read_json};
@@ -256,6 +257,23 @@ impl DataDir {
         stale.iter().try_for_each(|path| remove_file(path))
     }
 
+    /// [`DataDir::purge`], and takes away what is mounted in the directory where this process is: its own tmpfs, or disks that somebody has put there and has
+    /// left behind.
+    pub(crate) fn purge_with_mounts(&self) -> anyhow::Result<()> {
+        let busy = match self.purge() {
+            Err(error) if is_busy(&error) => error,
+            purged => return purged,
+        };
+        let nodes = fs::read_dir(self.nodes()).into_iter().flatten().flatten();
+        let mut places: Vec<_> = nodes.map(|entry| entry.path()).collect();
+        places.extend([self.run(), self.0.join("store")]);
+        for place in places {
+            // Where nothing is mounted this says so, and if it did not help, the next error tells.
+            _ = unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        }
+        fs::remove_dir_all(&self.0).context(busy)
+    }
+
     /// Removes the directory, which must be a cluster's.
     pub(crate) fn purge(&self) -> anyhow::Result<()> {
         if self.is_ours()? {
@@ -263,6 +281,11 @@ impl DataDir {
         }
         Ok(())
     }
+}
+
+fn is_busy(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
 }
 
 fn remove_file(path: &Path) -> anyhow::Result<()> {

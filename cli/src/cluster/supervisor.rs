@@ -152,7 +152,11 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         let lifeline = until_eof.map(|_| lifeline::open()).transpose()?;
         let ended = live(cluster, &dir, &gone, detach, lifeline).await;
         let is_over = until_eof.is_some_and(|at_eof| at_eof.purge) && lifeline::is_cut();
-        let purged = if is_over { dir.purge() } else { Ok(()) };
+        let purged = if is_over {
+            dir.purge_with_mounts()
+        } else {
+            Ok(())
+        };
         drop(members);
         ended.and(purged)
     })

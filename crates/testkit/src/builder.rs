@@ -93,6 +93,16 @@ pub struct ClusterBuilder {
     wanted: Wanted,
 }
 
+/// Flags of `podplane up` of which each counts.
+const REPEATED: [&str; 2] = ["--extra-config", "--filename"];
+
+/// `--nodes` of `--nodes` and `--nodes=3`; nothing, if it is no long flag.
+fn flag_name(arg: &OsStr) -> Option<String> {
+    let text = arg.to_str()?;
+    let name = text.split('=').next().unwrap_or_default();
+    name.starts_with("--").then(|| name.to_owned())
+}
+
 impl Default for ClusterBuilder {
     fn default() -> Self {
         Self {
@@ -173,13 +183,8 @@ impl ClusterBuilder {
 
     /// Any flag of `podplane up` that has a value. A later one of the same name replaces an earlier one.
     #[must_use]
-    pub fn flag(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
-        let earlier = self.args.iter().position(|arg| arg == name);
-        match earlier {
-            Some(place) => self.args[place + 1] = value.as_ref().into(),
-            None => self.args.extend([name.into(), value.as_ref().into()]),
-        }
-        self
+    pub fn flag(self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.args([name.as_ref(), value.as_ref()])
     }
 
     /// Any flags of `podplane up`, separated by blanks.
@@ -188,12 +193,29 @@ impl ClusterBuilder {
         self.args(flags.split_whitespace())
     }
 
-    /// Any arguments of `podplane up`, as they are.
+    /// Any arguments of `podplane up`. A later flag replaces an earlier one of the same name, but for those that may be repeated.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
-        self.args.extend(args);
+        for arg in args {
+            let arg = arg.as_ref();
+            if let Some(name) = flag_name(arg).filter(|name| !REPEATED.contains(&&**name)) {
+                self.remove(&name);
+            }
+            self.args.push(arg.into());
+        }
         self
+    }
+
+    /// Removes a flag, with its value.
+    fn remove(&mut self, name: &str) {
+        let is_it = |arg: &OsString| flag_name(arg).as_deref() == Some(name);
+        if let Some(place) = self.args.iter().position(is_it) {
+            let removed = self.args.remove(place);
+            let is_value = |arg: &OsString| flag_name(arg).is_none();
+            if removed == name && self.args.get(place).is_some_and(is_value) {
+                self.args.remove(place);
+            }
+        }
     }
 
     /// A variable in the environment of `podplane up`, which passes some on to the services, such as `PODPLANE_LOG`. The test's own
@@ -253,7 +275,8 @@ impl ClusterBuilder {
         self
     }
 
-    /// Gives the files of a node, or of `apiserver`, a disk of so many bytes, which [`Cluster::fill_disk`] can fill. Takes root or a user namespace.
+    /// Gives the files of a node, or of `apiserver`, a disk of so many bytes, which [`Cluster::fill_disk`] can fill. Nobody else on the machine sees it: [`Cluster::files`] leads
+    /// there. Takes root or a user namespace.
     #[must_use]
     pub fn disk(mut self, of: impl Into<String>, bytes: u64) -> Self {
         self.wanted.disks.insert(of.into(), bytes);
@@ -285,7 +308,7 @@ impl ClusterBuilder {
             Some(path) => Program::at(path)?,
             None => Program::find()?,
         };
-        let dir = match &self.data_dir {
+        let mut dir = match &self.data_dir {
             Some(path) => Dir::Given(
                 std::path::absolute(path).map_err(ClusterError::io("find the data directory"))?,
             ),
@@ -297,8 +320,16 @@ impl ClusterBuilder {
                 .map_err(ClusterError::io("make a data directory"))?,
         };
         let wiring = self.wanted.wire(dir.path(), &self.args)?;
-        let lifeline = self.up(&program, &dir, &wiring).await?;
-        Cluster::new(program, dir, lifeline, wiring, self.keep)
+        let changing = wiring.changing();
+        let up = self.up(&program, &dir, &wiring).await;
+        drop(changing);
+        match up {
+            Ok(lifeline) => Cluster::new(program, dir, lifeline, wiring, self.keep),
+            Err(error) => {
+                dir.ended_badly();
+                Err(error)
+            }
+        }
     }
 
     /// Runs `podplane up`. While what is returned is open, the cluster goes on.
@@ -326,13 +357,13 @@ impl ClusterBuilder {
             // The cluster ends when the last writer is gone, which is this process, however it ends.
             let (reader, writer) = std::io::pipe().map_err(ClusterError::io("make a pipe"))?;
             command.arg("--until-eof").stdin(reader);
-            if matches!(dir, Dir::Temporary(_)) {
+            if matches!(dir, Dir::Temporary(_)) && !is_kept() {
                 command.arg("--purge");
             }
             lifeline = Some(writer);
         }
         let shown = line(&command);
-        let finished = program::run(command).await?;
+        let finished = wiring.run(command).await?;
         if finished.code == Some(0) {
             return Ok(lifeline);
         }
@@ -344,6 +375,11 @@ impl ClusterBuilder {
             finished,
         })
     }
+}
+
+/// Whether the data directory of a cluster that ends badly is wanted.
+fn is_kept() -> bool {
+    std::env::var_os("PODPLANE_KEEP").is_some_and(|value| !value.is_empty())
 }
 
 /// A data directory.
@@ -368,6 +404,17 @@ impl Dir {
         }
     }
 
+    /// Keeps it, if that is wanted, and says where it is.
+    pub(crate) fn ended_badly(&mut self) {
+        if is_kept() {
+            self.keep();
+            #[expect(clippy::print_stderr, reason = "somebody asked for it")]
+            {
+                eprintln!("PODPLANE_KEEP: {}", self.path().display());
+            }
+        }
+    }
+
     /// Removes it, if it is temporary.
     pub(crate) fn remove(self) -> Result<()> {
         match self {
@@ -383,5 +430,26 @@ impl Dir {
             }
             Self::Given(_) => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_flag_replaces_an_earlier_one_however_they_are_spelled() {
+        let builder = ClusterBuilder::default()
+            .nodes(1)
+            .flags("--node-cidr-mask-size=30 --ready --cluster-cidr 10.255.0.0/19")
+            .extra_config("scheduler", "log", "debug")
+            .extra_config("kubelet", "log", "debug")
+            .nodes(2)
+            .node_cidr_mask_size(29)
+            .flags("--ready --nodes=3");
+        assert_eq!(
+            builder.args.join(OsStr::new(" ")),
+            "--cluster-cidr 10.255.0.0/19 --extra-config scheduler.log=debug --extra-config kubelet.log=debug --node-cidr-mask-size 29 --ready --nodes=3"
+        );
     }
 }

@@ -83,6 +83,7 @@ impl Cluster {
         let Some(dir) = &self.dir else {
             return Ok(());
         };
+        let _changing = self.wiring.changing();
         self.lifeline = flags.up(&self.program, dir, &self.wiring).await?;
         self.server = server(self.data_dir())?;
         self.client = Client::connect(&self.server.parse()?)?;
@@ -94,6 +95,12 @@ impl Cluster {
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         self.dir.as_ref().map_or(Path::new(""), Dir::path)
+    }
+
+    /// Its data directory as its own processes see it, to be read by this one: with the [disks](ClusterBuilder::disk), if it has any, which nobody else sees.
+    #[must_use]
+    pub fn files(&self) -> PathBuf {
+        self.wiring.seen(self.data_dir())
     }
 
     /// A typed client of its API server.
@@ -251,6 +258,7 @@ impl Cluster {
             names,
             network: String::new(),
         };
+        let _changing = self.wiring.changing();
         self.supervisor()?.add_node(request).await?;
         Ok(())
     }
@@ -262,6 +270,7 @@ impl Cluster {
     /// [`ClusterError::Supervisor`] if there is none of that name.
     pub async fn remove_node(&self, name: impl Into<String>) -> Result<()> {
         let request = RemoveNodeRequest { name: name.into() };
+        let _changing = self.wiring.changing();
         self.supervisor()?.remove_node(request).await?;
         Ok(())
     }
@@ -273,6 +282,7 @@ impl Cluster {
     /// [`ClusterError::Supervisor`] if there is none of that name.
     pub async fn reboot_node(&self, name: impl Into<String>) -> Result<()> {
         let request = RebootNodeRequest { name: name.into() };
+        let _changing = self.wiring.changing();
         self.supervisor()?.reboot_node(request).await?;
         Ok(())
     }
@@ -307,7 +317,7 @@ impl Cluster {
     ///
     /// If the API server does not answer or a file cannot be read.
     pub async fn world(&self) -> Result<World> {
-        world::observe(&self.client, self.data_dir()).await
+        world::observe(&self.client, &self.files()).await
     }
 
     /// The invariants that are broken now; some may be passing, such as the address of a sandbox that is being made.
@@ -354,8 +364,7 @@ impl Cluster {
     /// What they say. It is taken down in any case.
     pub async fn finish(self) -> Result<()> {
         let checked = self.check().await;
-        let stopped = self.stop().await;
-        checked.and(stopped)
+        self.end(checked).await
     }
 
     /// Takes it down, and looks whether all of its processes are gone. A temporary data directory is removed.
@@ -363,28 +372,40 @@ impl Cluster {
     /// # Errors
     ///
     /// [`ClusterError::Failed`] if it does not end, [`ClusterError::Left`] with the processes that are left.
-    pub async fn stop(mut self) -> Result<()> {
-        let Some(mut dir) = self.dir.take() else {
-            return Ok(());
-        };
-        let path = dir.path().to_owned();
-        let ended = succeed(down(&self.program, &path)).await;
-        drop(self.lifeline.take());
-        if let Err(error) = ended {
-            // Its logs say why.
-            dir.keep();
-            return Err(error);
-        }
-        // A directory with a disk under it cannot be removed.
-        self.wiring.disks.clear();
-        dir.remove()?;
-        let left = processes_of(&path.display().to_string())?;
-        if left.is_empty() {
-            return Ok(());
-        }
-        let each = left.into_iter().map(|(pid, line)| format!("{pid} {line}"));
-        Err(ClusterError::Left(each.collect()))
+    pub async fn stop(self) -> Result<()> {
+        self.end(Ok(())).await
     }
+
+    /// Takes down what went well until now, or did not.
+    async fn end(mut self, mut well: Result<()>) -> Result<()> {
+        let Some(mut dir) = self.dir.take() else {
+            return well;
+        };
+        let ended = succeed(down(&self.program, dir.path())).await;
+        drop(self.lifeline.take());
+        if ended.is_err() {
+            // It goes when its supervisor does.
+            dir.keep();
+        }
+        well = well.and(ended.map(drop)).and_then(|()| nothing_left(&dir));
+        match well {
+            Ok(()) => dir.remove(),
+            Err(error) => {
+                dir.ended_badly();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Whether all processes of the cluster in a directory are gone.
+fn nothing_left(dir: &Dir) -> Result<()> {
+    let left = processes_of(&dir.path().display().to_string())?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let each = left.into_iter().map(|(pid, line)| format!("{pid} {line}"));
+    Err(ClusterError::Left(each.collect()))
 }
 
 impl Drop for Cluster {
@@ -396,16 +417,8 @@ impl Drop for Cluster {
             return dir.keep();
         }
         // What cannot be ended in order ends when the lifeline is cut.
-        let ended = down(&self.program, dir.path()).output();
-        self.wiring.disks.clear();
-        let failed = std::thread::panicking() || ended.is_ok_and(|output| !output.status.success());
-        if failed && std::env::var_os("PODPLANE_KEEP").is_some() {
-            dir.keep();
-            #[expect(clippy::print_stderr, reason = "somebody asked for it")]
-            {
-                eprintln!("PODPLANE_KEEP: {}", dir.path().display());
-            }
-        }
+        _ = down(&self.program, dir.path()).output();
+        dir.ended_badly();
     }
 }
 

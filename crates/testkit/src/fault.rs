@@ -195,7 +195,8 @@ impl Cluster {
     ///
     /// [`ClusterError::NotWired`] if it has none, and those of [`Disk::fill`](crate::disk::Disk::fill).
     pub fn fill_disk(&self, of: &str) -> Result<Fault> {
-        let disk = self.wiring.disks.get(of);
+        let disks = self.wiring.disks.as_ref();
+        let disk = disks.and_then(|disks| disks.get(of));
         let disk = disk.ok_or_else(|| ClusterError::NotWired {
             what: format!("disk of {of}"),
             how: "disk",

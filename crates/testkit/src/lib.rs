@@ -9,6 +9,7 @@
 #![warn(missing_docs)]
 
 mod builder;
+mod carrier;
 mod cluster;
 pub mod disk;
 mod error;

@@ -5,24 +5,33 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     sync::Arc,
     time::Duration,
 };
 
 use podplane_client::{Client, Endpoint, endpoint};
-use podplane_proto::cluster::{GetStatusRequest, cluster_service_client::ClusterServiceClient};
+use podplane_proto::cluster::{
+    GetStatusRequest, GetStatusResponse, cluster_service_client::ClusterServiceClient,
+};
 use tempfile::TempDir;
-use tokio::{task::JoinSet, time::MissedTickBehavior};
+use tokio::{
+    sync::watch,
+    task::{AbortHandle, JoinSet},
+    time::timeout,
+};
 
 use crate::{
-    ClusterError, Result,
-    disk::Disk,
+    ClusterError, Finished, Result,
+    disk::Disks,
     link::{Links, Server},
+    program,
     recording::{self, Recorder},
 };
 
-/// How often it is looked whether there are services that have no link yet.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often it is looked whether there are services that have no link yet: while some may be starting, and otherwise.
+const OFTEN: Duration = Duration::from_millis(50);
+const SELDOM: Duration = Duration::from_millis(500);
 
 /// What is asked for.
 #[derive(Clone, Debug, Default)]
@@ -37,9 +46,23 @@ pub(crate) struct Wanted {
 #[derive(Debug, Default)]
 pub(crate) struct Wiring {
     pub(crate) recorder: Recorder,
-    pub(crate) disks: BTreeMap<String, Disk>,
+    pub(crate) disks: Option<Disks>,
     links: Option<(Arc<Links>, TempDir)>,
     tasks: JoinSet<()>,
+    watch: Option<AbortHandle>,
+    /// How many [`Changing`] there are.
+    changing: watch::Sender<u32>,
+}
+
+/// Says that services may come and go, for as long as it is there.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Changing(watch::Sender<u32>);
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.0.send_modify(|changing| *changing -= 1);
+    }
 }
 
 impl Wanted {
@@ -50,13 +73,15 @@ impl Wanted {
             fs::create_dir_all(dir).map_err(ClusterError::io(format!("make {}", dir.display())))?;
             wiring.recorder = Recorder::create(dir)?;
         }
-        for (place, bytes) in &self.disks {
-            let dir = match place.as_str() {
-                "apiserver" => data_dir.join("store"),
-                node => data_dir.join("nodes").join(node),
-            };
-            let disk = Disk::mount(dir, *bytes, wiring.recorder.clone())?;
-            wiring.disks.insert(place.clone(), disk);
+        if !self.disks.is_empty() {
+            let disks = self.disks.iter().map(|(place, bytes)| {
+                let dir = match place.as_str() {
+                    "apiserver" => data_dir.join("store"),
+                    node => data_dir.join("nodes").join(node),
+                };
+                (place.clone(), (dir, *bytes))
+            });
+            wiring.disks = Some(Disks::mount(disks.collect(), &wiring.recorder)?);
         }
         if self.links || self.recording.is_some() {
             // Sockets are in it, and a name for one is short.
@@ -65,6 +90,7 @@ impl Wanted {
             let links = Arc::new(Links::new(dir.path(), wiring.recorder.clone())?);
             let wires = Wires {
                 data_dir: data_dir.into(),
+                nodes: wiring.seen(data_dir).join("nodes"),
                 runtime: value(args, "--cri-endpoint"),
             };
             for service in ["ipam-controller", "controller-manager", "scheduler"] {
@@ -80,7 +106,8 @@ impl Wanted {
                     wires.serve_service(&links, &format!("kubelet-nodes-{group}"))?;
                 }
             }
-            wiring.tasks.spawn(wires.keep(links.clone()));
+            let changing = wiring.changing.subscribe();
+            wiring.tasks.spawn(wires.keep(links.clone(), changing));
             wiring.links = Some((links, dir));
         }
         Ok(wiring)
@@ -93,12 +120,35 @@ impl Wiring {
         self.links.as_ref().map(|(links, _)| links)
     }
 
-    /// Records what becomes of objects from now on, if there is a recording.
+    /// What is at `path` for the cluster's processes, as this process reaches it.
+    pub(crate) fn seen(&self, path: &Path) -> PathBuf {
+        let disks = self.disks.as_ref();
+        disks.map_or_else(|| path.into(), |disks| disks.seen(path))
+    }
+
+    /// Runs a command that sees the disks.
+    pub(crate) async fn run(&self, command: Command) -> Result<Finished> {
+        match &self.disks {
+            Some(disks) => disks.run(command).await,
+            None => program::run(command).await,
+        }
+    }
+
+    /// Records what becomes of objects from now on, if there is a recording, and no more as another client saw it.
     pub(crate) fn watch(&mut self, client: Client) {
+        if let Some(earlier) = self.watch.take() {
+            earlier.abort();
+        }
         if self.recorder.is_recording() {
             let watch = recording::watch(client, self.recorder.clone());
-            self.tasks.spawn(watch);
+            self.watch = Some(self.tasks.spawn(watch));
         }
+    }
+
+    /// Services may come and go from now on, until what is returned is dropped.
+    pub(crate) fn changing(&self) -> Changing {
+        self.changing.send_modify(|changing| *changing += 1);
+        Changing(self.changing.clone())
     }
 }
 
@@ -106,6 +156,8 @@ impl Wiring {
 #[derive(Debug)]
 struct Wires {
     data_dir: PathBuf,
+    /// The directories of nodes, as this process reaches them.
+    nodes: PathBuf,
     /// The runtimes of nodes, if they are others'.
     runtime: Option<String>,
 }
@@ -120,15 +172,15 @@ impl Wires {
         let server = match &self.runtime {
             Some(pattern) => pattern.replace("{node}", node),
             None => {
-                let socket = self.data_dir.join("nodes").join(node).join("cri.sock");
+                let socket = self.nodes.join(node).join("cri.sock");
                 format!("unix:{}", socket.display())
             }
         };
         links.serve(&format!("cri-{node}"), Server::At(server))
     }
 
-    /// Gives services and nodes that come later links of their own.
-    async fn keep(self, links: Arc<Links>) {
+    /// Gives services and nodes that come later links of their own, and ends those of services and nodes that go.
+    async fn keep(self, links: Arc<Links>, mut changing: watch::Receiver<u32>) {
         let socket = self.data_dir.join("control.sock");
         let Ok(endpoint) = format!("unix:{}", socket.display()).parse::<Endpoint>() else {
             return;
@@ -137,30 +189,44 @@ impl Wires {
             return;
         };
         let mut supervisor = ClusterServiceClient::new(channel);
-        let mut ticks = tokio::time::interval(LOOK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut known = BTreeSet::new();
         loop {
-            ticks.tick().await;
+            let wait = match *changing.borrow_and_update() {
+                0 => SELDOM,
+                _ => OFTEN,
+            };
+            if let Ok(Err(_)) = timeout(wait, changing.changed()).await {
+                return;
+            }
             let Ok(status) = supervisor.get_status(GetStatusRequest {}).await else {
                 continue;
             };
-            let status = status.into_inner();
-            let names = status.services.into_iter().map(|service| service.name);
-            let kubelets = names.filter(|name| name.starts_with("kubelet-"));
-            let served = kubelets
-                .map(|kubelet| self.serve_service(&links, &kubelet))
-                .chain(
-                    status
-                        .nodes
-                        .iter()
-                        .map(|node| self.serve_node(&links, node)),
-                )
-                .collect::<Result<()>>();
-            if let Err(error) = served {
+            match self.serve(&links, status.into_inner()) {
+                Ok(now) => {
+                    known.difference(&now).for_each(|gone| links.end(gone));
+                    known = now;
+                }
                 // Whoever waits for the node will say that it does not come.
-                tracing::warn!(%error, "a link cannot be served");
+                Err(error) => tracing::warn!(%error, "a link cannot be served"),
             }
         }
+    }
+
+    /// Serves the links of what there is by now, and returns whose these are.
+    fn serve(&self, links: &Links, status: GetStatusResponse) -> Result<BTreeSet<String>> {
+        let GetStatusResponse {
+            services, nodes, ..
+        } = status;
+        let names = services.into_iter().map(|service| service.name);
+        let mut now: BTreeSet<_> = names.filter(|name| name.starts_with("kubelet-")).collect();
+        for kubelet in &now {
+            self.serve_service(links, kubelet)?;
+        }
+        for node in nodes {
+            self.serve_node(links, &node)?;
+            now.insert(format!("cri-{node}"));
+        }
+        Ok(now)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Carrying connections, and the calls on them.
 
-use std::{error::Error, io, path::PathBuf, pin::pin, sync::Arc};
+use std::{error::Error, future::pending, io, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::stream;
@@ -18,7 +18,7 @@ use tokio::{
     net::{TcpStream, UnixListener, UnixStream},
     sync::mpsc,
     task::JoinSet,
-    time::Instant,
+    time::{Instant, sleep},
 };
 use tokio_util::{either::Either, sync::CancellationToken};
 use tonic::{Code, Status};
@@ -36,37 +36,49 @@ type Body = UnsyncBoxBody<Bytes, BoxError>;
 /// How many messages of a stream wait here; with more, the server waits.
 const HELD: usize = 1024;
 
+/// How long to wait after an error of the machine, such as too many open files.
+const AGAIN: Duration = Duration::from_millis(100);
+
 /// Carries connections for as long as it is polled.
 pub(super) async fn accept(link: Arc<Link>, path: PathBuf, listener: UnixListener) {
     let mut listener = Some(listener);
     let mut connections = JoinSet::new();
     let mut state = link.rules.watch();
+    let mut failed = false;
     loop {
         while connections.try_join_next().is_some() {}
         let cut = state.borrow_and_update().cut();
-        match (cut, &listener) {
+        if cut == Some(Cut::Refused) {
             // Nobody listens: the kernel refuses.
-            (Some(Cut::Refused), Some(_)) => listener = None,
-            // Whoever connects waits in the kernel's queue.
-            (Some(_), _) => {
-                if state.changed().await.is_err() {
-                    return;
-                }
+            listener = None;
+        }
+        let accepted = async {
+            if failed {
+                sleep(AGAIN).await;
             }
-            (None, None) => match bind(&path) {
-                Ok(bound) => listener = Some(bound),
-                Err(error) => {
-                    link.recorder
-                        .log(format!("listen on {}: {error}", path.display()));
-                    return;
+            if listener.is_none() && cut != Some(Cut::Refused) {
+                listener = Some(bind(&path)?);
+            }
+            match (&listener, cut) {
+                (Some(bound), None) => Ok(bound.accept().await?.0),
+                // Whoever connects waits in the kernel's queue, if there is one.
+                _ => pending::<io::Result<_>>().await,
+            }
+        };
+        // Losing the wait for a change, or for a connection, loses neither.
+        tokio::select! {
+            changed = state.changed() => if changed.is_err() { return },
+            accepted = accepted => match accepted {
+                Ok(stream) => {
+                    failed = false;
+                    _ = connections.spawn(carry(link.clone(), stream));
                 }
-            },
-            // Both are cancel safe.
-            (None, Some(bound)) => tokio::select! {
-                changed = state.changed() => if changed.is_err() { return },
-                accepted = bound.accept() => if let Ok((stream, _)) = accepted {
-                    connections.spawn(carry(link.clone(), stream));
-                },
+                Err(error) => {
+                    if !failed {
+                        link.recorder.log(format!("serve {}: {error}", path.display()));
+                    }
+                    failed = true;
+                }
             },
         }
     }
@@ -97,7 +109,7 @@ async fn carry(link: Arc<Link>, downstream: UnixStream) {
         let cut = state.borrow_and_update().cut();
         match cut {
             Some(Cut::Refused) => return,
-            // What is not polled neither reads nor writes.
+            // What is not polled neither hears the client nor answers it; what is under way is held where it is, by the rules.
             Some(Cut::Silent) => {
                 if state.changed().await.is_err() {
                     return;
@@ -151,11 +163,11 @@ async fn call(
     let begun = Instant::now();
     let method = Method::of(request.uri().path());
     let taken = link.rules.take(&method);
-    let mut told = Told::new(&link, &method, begun);
+    let mut told = Told::new(&link, method.clone(), begun);
     let (head, body) = request.into_parts();
     let body = if method.takes_one() {
         let (bytes, trailers) = collect(body).await?;
-        told.call.message = method.request(&bytes);
+        told.request = bytes.clone();
         whole(bytes, trailers)
     } else {
         body.map_err(Into::into).boxed_unsync()
@@ -172,6 +184,8 @@ async fn call(
         if let Some(trailers) = &trailers {
             told.code(trailers);
         }
+        told.answer = bytes.clone();
+        link.rules.pass().await;
         Ok((bytes, trailers))
     } else {
         Err(body)
@@ -236,13 +250,17 @@ fn forward(link: Arc<Link>, tasks: &Tasks, call: Taken, told: Told, mut body: In
 /// Tells the recorder of a call when it is over.
 struct Told {
     link: Arc<Link>,
+    method: Method,
     begun: Instant,
     call: Call,
+    /// Bodies of one message; empty for streams.
+    request: Bytes,
+    answer: Bytes,
     messages: Messages,
 }
 
 impl Told {
-    fn new(link: &Arc<Link>, method: &Method, begun: Instant) -> Self {
+    fn new(link: &Arc<Link>, method: Method, begun: Instant) -> Self {
         Self {
             link: link.clone(),
             begun,
@@ -251,6 +269,9 @@ impl Told {
                 method: method.path().trim_start_matches('/').into(),
                 ..Call::default()
             },
+            method,
+            request: Bytes::new(),
+            answer: Bytes::new(),
             messages: Messages::default(),
         }
     }
@@ -287,7 +308,14 @@ impl Drop for Told {
     fn drop(&mut self) {
         self.call.took = self.begun.elapsed();
         self.call.messages = self.messages.count;
-        self.link.recorder.call(&self.call);
+        let Self {
+            method,
+            request,
+            answer,
+            ..
+        } = self;
+        let said = || (method.request(request), method.answer(answer));
+        self.link.recorder.call(&self.call, said);
     }
 }
 

@@ -95,6 +95,11 @@ impl Method {
     pub(super) fn request(&self, body: &[u8]) -> Option<Value> {
         decode(&self.descriptor.as_ref()?.input(), body)
     }
+
+    /// What the server says to it.
+    pub(super) fn answer(&self, body: &[u8]) -> Option<Value> {
+        decode(&self.descriptor.as_ref()?.output(), body)
+    }
 }
 
 /// Every method that there is.

@@ -21,7 +21,7 @@ use tokio::{net::UnixListener, task::JoinSet};
 use tonic::Code;
 
 use self::{method::Method, rules::Rules};
-use crate::{ClusterError, Result, fault::Fault, recording::Recorder};
+use crate::{ClusterError, Result, carrier::Carrier, fault::Fault, recording::Recorder};
 
 /// Whether CRI has a method of that name.
 pub(crate) fn is_of_runtimes(method: &str) -> bool {
@@ -165,11 +165,14 @@ pub enum Server {
 }
 
 /// The links of a cluster, by client. Dropping them ends all connections and removes the sockets.
+///
+/// A thread of their own carries them: they go on while the test's threads wait for a program that speaks over them.
 #[derive(Debug)]
 pub struct Links {
     dir: PathBuf,
     recorder: Recorder,
     links: Mutex<BTreeMap<String, Served>>,
+    carrier: Carrier,
 }
 
 #[derive(Debug)]
@@ -201,10 +204,13 @@ impl Links {
             "make the directory {}",
             dir.display()
         )))?;
+        let started = Carrier::start("links", || Ok(()));
+        let (carrier, ()) = started.map_err(ClusterError::io("start a thread for links"))?;
         Ok(Self {
             dir,
             recorder,
             links: Mutex::default(),
+            carrier,
         })
     }
 
@@ -225,6 +231,7 @@ impl Links {
             return Ok(());
         }
         let path = self.dir.join(format!("{client}.sock"));
+        let _carrier = self.carrier.runtime().enter();
         let listener =
             bind(&path).map_err(ClusterError::io(format!("listen on {}", path.display())))?;
         let link = Arc::new(Link {

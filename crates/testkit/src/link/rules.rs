@@ -159,14 +159,14 @@ impl Rules {
         taken
     }
 
-    /// Waits as long as something of a call that came at `since` is to be delayed; less, if that is healed meanwhile.
+    /// Waits as long as something of a call that came at `since` is to be delayed; less, if that is healed meanwhile. Then as [`Rules::pass`].
     pub(super) async fn hold(&self, call: &Taken, since: Instant) {
         let mut state = self.watch();
         loop {
             let delay = state.borrow_and_update().delay(call);
             let until = match delay {
                 Some(delay) if since + delay > Instant::now() => since + delay,
-                _ => return,
+                _ => return self.pass().await,
             };
             // Losing either wait loses nothing.
             tokio::select! {
@@ -174,6 +174,12 @@ impl Rules {
                 changed = state.changed() => if changed.is_err() { return },
             }
         }
+    }
+
+    /// Waits as long as the link is cut, so that nothing passes from the moment that it is.
+    pub(super) async fn pass(&self) {
+        // An error says that the link is gone, and all that goes over it.
+        _ = self.watch().wait_for(|state| state.cut().is_none()).await;
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {

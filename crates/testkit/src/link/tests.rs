@@ -14,7 +14,10 @@ use podplane_proto::{
         store_service_server::{StoreService, StoreServiceServer},
     },
 };
-use tokio::sync::{broadcast, oneshot};
+use tokio::{
+    net::UnixStream,
+    sync::{broadcast, oneshot},
+};
 use tokio_stream::wrappers::{BroadcastStream, TcpListenerStream};
 use tonic::{
     Request, Response, Status,
@@ -347,7 +350,7 @@ async fn a_link_that_is_cut_refuses_and_comes_back() {
     let cut = fixture.links.cut("client", Cut::Refused).unwrap();
     assert!(next(&mut stream).await.is_err());
     let socket = fixture.links.dir().join("client.sock");
-    while let Ok(stream) = tokio::net::UnixStream::connect(&socket).await {
+    while let Ok(stream) = UnixStream::connect(&socket).await {
         drop(stream);
         tokio::task::yield_now().await;
     }
@@ -383,6 +386,55 @@ async fn a_silent_link_keeps_what_is_under_way_until_it_is_mended() {
     assert_eq!(fixture.calls(), 1, "the stream alone");
     cut.heal();
     assert_eq!(next(&mut stream).await, Ok(1));
+    assert_eq!(asked.await.unwrap(), "a");
+}
+
+/// As when a test waits for a program that speaks over a link.
+#[test]
+fn links_go_on_while_the_thread_that_made_them_does_something_else() {
+    let ours = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let fixture = ours.block_on(Fixture::new());
+    let others = tokio::runtime::Runtime::new().unwrap();
+    let channel = others.block_on(async { fixture.channel() });
+    assert_eq!(others.block_on(ask(&channel, "a")).unwrap(), "a");
+}
+
+#[tokio::test]
+async fn a_link_that_could_not_be_served_again_is_tried_until_it_can() {
+    let fixture = Fixture::new().await;
+    let channel = fixture.channel();
+    let socket = fixture.links.dir().join("client.sock");
+    let cut = fixture.links.cut("client", Cut::Refused).unwrap();
+    while UnixStream::connect(&socket).await.is_ok() {}
+    fs::remove_file(&socket).unwrap();
+    fs::create_dir(&socket).unwrap();
+    cut.heal();
+    assert!(ask(&channel, "a").await.is_err());
+    fs::remove_dir(&socket).unwrap();
+    while ask(&channel, "a").await.is_err() {}
+}
+
+#[tokio::test]
+async fn what_was_refused_and_is_silent_still_can_be_connected_to() {
+    let fixture = Fixture::new().await;
+    let refused = fixture.links.cut("client", Cut::Refused).unwrap();
+    let socket = fixture.links.dir().join("client.sock");
+    while UnixStream::connect(&socket).await.is_ok() {}
+    let silent = fixture.links.cut("client", Cut::Silent).unwrap();
+    refused.heal();
+    while UnixStream::connect(&socket).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let channel = fixture.channel();
+    let mut asked = Box::pin(ask(&channel, "a"));
+    for _ in 0..1000 {
+        assert!((&mut asked).now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    silent.heal();
     assert_eq!(asked.await.unwrap(), "a");
 }
 

@@ -66,7 +66,6 @@ pub(crate) struct Call {
     pub(crate) client: String,
     /// `podplane.core.v1.PodService/BindPod`
     pub(crate) method: String,
-    pub(crate) message: Option<Value>,
     /// Absent if the client or the server went away.
     pub(crate) code: Option<Code>,
     pub(crate) fault: Option<&'static str>,
@@ -156,18 +155,20 @@ impl Recorder {
         });
     }
 
-    /// A call is over.
-    pub(crate) fn call(&self, call: &Call) {
-        if self.0.is_none() || is_chatter(call) {
+    /// A call is over. What was asked and answered is put into words if somebody will read them.
+    pub(crate) fn call(&self, call: &Call, said: impl FnOnce() -> (Option<Value>, Option<Value>)) {
+        let Some(writer) = &self.0 else { return };
+        if is_chatter(call) || writer.leaves_out("request") {
             return;
         }
-        if let Some(decision) = decision(call) {
-            self.write(decision);
+        let (asked, answered) = said();
+        for decision in decisions(call, asked.as_ref(), answered.as_ref()) {
+            writer.write(decision);
         }
-        self.write(What::Request {
+        writer.write(What::Request {
             from: call.client.clone(),
             method: call.method.clone(),
-            message: call.message.clone(),
+            message: asked,
             code: call.code.map(|code| format!("{code:?}")),
             fault: call.fault.map(Into::into),
             milliseconds: call.took.as_micros() as f64 / 1000.0,
@@ -182,53 +183,80 @@ impl Recorder {
     }
 }
 
-/// Leases that were renewed as ever.
+/// What goes on all the time and says nothing: leases that were renewed as ever, and traces that were handed over.
 fn is_chatter(call: &Call) -> bool {
-    call.method.contains(".LeaseService/") && call.code == Some(Code::Ok) && call.fault.is_none()
+    let goes_on = [".LeaseService/", ".TraceService/"];
+    goes_on.iter().any(|service| call.method.contains(service))
+        && call.code == Some(Code::Ok)
+        && call.fault.is_none()
 }
 
 /// What a call decides, if it is one that does.
-fn decision(call: &Call) -> Option<What> {
-    if call.code != Some(Code::Ok) {
-        return None;
-    }
-    let message = call.message.as_ref()?;
-    let text = |field: &str| message[field].as_str().unwrap_or_default();
-    let (about, decision) = match call.method.rsplit('/').next()? {
-        "BindPod" => (
+fn decisions(call: &Call, asked: Option<&Value>, answered: Option<&Value>) -> Vec<What> {
+    let (Some(Code::Ok), Some(asked)) = (call.code, asked) else {
+        return Vec::new();
+    };
+    let text = |field: &str| asked[field].as_str().unwrap_or_default();
+    let decided = match call.method.rsplit('/').next() {
+        Some("BindPod") => vec![(
             format!("pod/{}/{}", text("namespace"), text("name")),
             format!("is bound to node {}", text("nodeName")),
-        ),
-        "AssignPodCIDRs" => {
-            let blocks = message["podCIDRs"].as_array();
-            let blocks = blocks.into_iter().flatten().filter_map(Value::as_str);
-            let blocks: Vec<_> = blocks.collect();
-            (
-                format!("node/{}", text("name")),
-                format!("is given {}", blocks.join(", ")),
-            )
+        )],
+        Some("AssignPodCIDRs") => vec![given(asked)],
+        Some("AssignBlocks") => {
+            let answers = items(answered.map_or(&Value::Null, |answer| &answer["results"]));
+            let assigned = items(&asked["assignments"]).iter().zip(answers);
+            let taken = assigned.filter(|(_, answer)| answer["refusal"].is_null());
+            taken.map(|(assignment, _)| given(assignment)).collect()
         }
-        _ => return None,
+        _ => Vec::new(),
     };
-    Some(What::Decision {
+    let decision = |(about, decision)| What::Decision {
         by: call.client.clone(),
         about,
         decision,
-    })
+    };
+    decided.into_iter().map(decision).collect()
+}
+
+/// A node is given its blocks.
+fn given(assignment: &Value) -> (String, String) {
+    let blocks = items(&assignment["podCIDRs"]);
+    let blocks: Vec<_> = blocks.iter().filter_map(Value::as_str).collect();
+    let name = assignment["name"].as_str().unwrap_or_default();
+    (
+        format!("node/{name}"),
+        format!("is given {}", blocks.join(", ")),
+    )
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 impl Writer {
     fn write(&self, what: What) {
-        let mut state = self.lock();
-        let kind = what.kind();
-        if state.broken || state.written > self.limit && !what.is_frame() {
-            *state.left_out.entry(kind).or_default() += 1;
+        if !what.is_frame() && self.leaves_out(what.kind()) {
             return;
         }
+        let mut state = self.lock();
         self.put(&mut state, what.bounded(LONGEST_MESSAGE));
     }
 
+    /// Whether there is no room for one more of a kind, which is counted then.
+    fn leaves_out(&self, kind: &'static str) -> bool {
+        let mut state = self.lock();
+        let is_full = state.broken || state.written > self.limit;
+        if is_full {
+            *state.left_out.entry(kind).or_default() += 1;
+        }
+        is_full
+    }
+
     fn put(&self, state: &mut State, what: What) {
+        if state.broken {
+            return;
+        }
         let entry = Entry {
             at: self.begun.elapsed().as_micros() as f64 / 1_000_000.0,
             step: state.step,

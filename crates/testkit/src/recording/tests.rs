@@ -15,14 +15,14 @@ fn object(change: Change, object: Value) -> What {
     What::Object { change, object }
 }
 
-fn call(client: &str, method: &str, message: Value) -> Call {
-    Call {
+fn call(recorder: &Recorder, client: &str, method: &str, asked: Value, answered: Value) {
+    let call = Call {
         client: client.into(),
         method: method.into(),
-        message: Some(message),
         code: Some(Code::Ok),
         ..Call::default()
-    }
+    };
+    recorder.call(&call, || (Some(asked), Some(answered)));
 }
 
 /// A run of two steps, and the directory it is in.
@@ -31,11 +31,13 @@ fn recorded() -> tempfile::TempDir {
     let recorder = Recorder::create(dir.path()).unwrap();
     recorder.step(1, "a pod");
     recorder.write(object(Change::Added, pod("Pending", None, None)));
-    recorder.call(&call(
+    call(
+        &recorder,
         "scheduler",
         "podplane.core.v1.PodService/BindPod",
         json!({"namespace": "default", "name": "web-0", "nodeName": "node-1"}),
-    ));
+        json!({}),
+    );
     recorder.write(object(
         Change::Modified,
         pod("Pending", Some("node-1"), None),
@@ -148,11 +150,66 @@ fn secrets_and_copies_are_not_written() {
         "metadata": {"name": "a", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "s3cret"}},
         "spec": {"containers": [{"env": env}]},
     });
-    recorder.call(&call("kubectl", "x/CreatePod", json!({"pod": pod})));
+    let create = json!({"pod": pod});
+    call(&recorder, "kubectl", "x/CreatePod", create, json!({}));
     recorder.write(object(Change::Added, pod));
     let long = json!({"name": "a", "x": "y".repeat(LONGEST_MESSAGE)});
-    recorder.call(&call("kubectl", "x/Long", long));
+    call(&recorder, "kubectl", "x/Long", long, json!({}));
     let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
     assert!(!text.contains("s3cret") && text.contains("TOKEN"), "{text}");
     assert!(text.contains(r#"{"omitted":"16403 bytes"}"#), "{text}");
+}
+
+#[test]
+fn blocks_that_several_nodes_are_given_at_once_are_decisions_but_for_those_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(dir.path()).unwrap();
+    let assignment = |name: &str, block: &str| json!({"name": name, "podCIDRs": [block]});
+    call(
+        &recorder,
+        "ipam-controller",
+        "podplane.ipam.v1.BlockService/AssignBlocks",
+        json!({"assignments": [assignment("a", "10.0.0.0/24"), assignment("b", "10.0.0.0/24"), assignment("c", "10.0.1.0/24")]}),
+        json!({"results": [{"resourceVersion": "7"}, {"refusal": {"reason": "Conflict"}}, {"resourceVersion": "8"}]}),
+    );
+    let recording = replay::read(dir.path()).unwrap();
+    let decisions = recording.steps[0]
+        .entries
+        .iter()
+        .filter_map(|entry| match &entry.what {
+            What::Decision {
+                about, decision, ..
+            } => Some(format!("{about} {decision}")),
+            _ => None,
+        });
+    assert_eq!(
+        decisions.collect::<Vec<_>>(),
+        ["node/a is given 10.0.0.0/24", "node/c is given 10.0.1.0/24"]
+    );
+}
+
+#[test]
+fn what_nobody_will_read_is_not_put_into_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let unread = |recorder: &Recorder, method: &str| {
+        let call = Call {
+            method: method.into(),
+            code: Some(Code::Ok),
+            ..Call::default()
+        };
+        recorder.call(&call, || panic!("{method} is put into words"));
+    };
+    unread(&Recorder::default(), "x/CreatePod");
+    let recorder = Recorder::with_limit(dir.path(), 10).unwrap();
+    for chatter in [
+        "podplane.coordination.v1.LeaseService/UpdateLease",
+        "opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    ] {
+        unread(&recorder, chatter);
+    }
+    recorder.log("it is full from here on");
+    unread(&recorder, "x/CreatePod");
+    drop(recorder);
+    let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+    assert!(text.contains(r#"left out are {\"request\":1}"#), "{text}");
 }

@@ -66,11 +66,18 @@ async fn told(cache: &Cache<Event>, recorder: &Recorder) {
             .as_ref()
             .and_then(|source| source.component.clone())
             .or_else(|| event.reporting_component.clone());
-        if reason == "FailedScheduling" {
+        let decision = match reason.as_str() {
+            "FailedScheduling" => Some(("scheduler", format!("waits: {message}"))),
+            "TaintManagerEviction" => {
+                Some(("controller-manager", format!("is evicted: {message}")))
+            }
+            _ => None,
+        };
+        if let Some((by, decision)) = decision {
             recorder.write(What::Decision {
-                by: "scheduler".into(),
+                by: by.into(),
                 about: about.clone(),
-                decision: format!("waits: {message}"),
+                decision,
             });
         }
         recorder.write(What::Event {
