@@ -2,12 +2,16 @@
 
 import json
 import sys
+import threading
 from concurrent import futures
 
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as messages
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as services
 from opentelemetry.proto.trace.v1 import trace_pb2
+
+# Requests come in several threads.
+ONE_AT_A_TIME = threading.Lock()
 
 
 def value(any_value):
@@ -20,12 +24,17 @@ def attributes(pairs):
 
 class Collector(services.TraceServiceServicer):
     def Export(self, request, context):
+        with ONE_AT_A_TIME:
+            self.show_all(request)
+        return messages.ExportTraceServiceResponse()
+
+    def show_all(self, request):
         for of_resource in request.resource_spans:
             resource = attributes(of_resource.resource.attributes)
             for of_scope in of_resource.scope_spans:
                 for span in of_scope.spans:
                     self.show(resource, span)
-        return messages.ExportTraceServiceResponse()
+        sys.stdout.flush()
 
     @staticmethod
     def show(resource, span):
@@ -42,7 +51,7 @@ class Collector(services.TraceServiceServicer):
             "links": [link.trace_id.hex() + "-" + link.span_id.hex() for link in span.links],
             "error": span.status.message if span.status.code == trace_pb2.Status.STATUS_CODE_ERROR else None,
         }
-        print(json.dumps(line), flush=True)
+        print(json.dumps(line))
 
 
 def main():

@@ -9,9 +9,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 /// What users install is static, so that it runs on nodes of whose libraries nothing is known and in an image that has nothing else, and at a fixed address, which
-/// saves the relocations at start. Its panics abort.
+/// saves the relocations at start. Its panics abort. The profile's `strip` would leave out packages with settings of their own.
 const RUSTFLAGS: &str =
-    "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no";
+    "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no -C strip=symbols";
 
 /// Builds `podplane` and the plugins into `target/release`, as static programs.
 pub(crate) fn programs() -> Result<()> {
@@ -21,34 +21,33 @@ pub(crate) fn programs() -> Result<()> {
 
 /// Builds `podplane` alone.
 pub(crate) fn podplane() -> Result<()> {
-    program("release", "podplane-cli", &["podplane".to_owned()])
+    program("podplane-cli", &["podplane".to_owned()])
 }
 
 /// Builds the plugins alone.
 pub(crate) fn plugins() -> Result<()> {
-    program("plugin", "podplane-cni", &plugin_names()?)
+    program("podplane-cni", &plugin_names()?)
 }
 
 /// Builds what `cargo xtask bench` calls, as `podplane` is built.
 pub(crate) fn bench() -> Result<()> {
-    program("release", "podplane-bench", &["podplane-bench".to_owned()])
+    program("podplane-bench", &["podplane-bench".to_owned()])
 }
 
 /// Builds the programs `names` of a package, and puts them into `target/release`.
-fn program(profile: &str, package: &str, names: &[String]) -> Result<()> {
+fn program(package: &str, names: &[String]) -> Result<()> {
     // With an explicit target the flags are not for build scripts and macros, which cannot be static.
     let target = host_target()?;
     run(cargo().env("RUSTFLAGS", rustflags(&target)).args([
         "build",
-        "--profile",
-        profile,
+        "--release",
         "--package",
         package,
         "--bins",
         "--target",
         &target,
     ]))?;
-    let built = target_dir().join(&target).join(profile);
+    let built = target_dir().join(&target).join("release");
     fs::create_dir_all(release_dir()).context("make target/release")?;
     for name in names {
         let (from, to) = (built.join(name), release_dir().join(name));

@@ -60,10 +60,13 @@ impl Process {
     ///
     /// [`ClusterError::Io`] if it has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        pidfd_send_signal(&self.handle, signal).map_err(|error| {
-            let step = format!("send {signal:?} to process {}, {}", self.pid, self.name);
-            ClusterError::io(step)(error.into())
-        })
+        let step = || format!("send {signal:?} to process {}, {}", self.pid, self.name);
+        // The kernel takes signals for it until the supervisor has waited for it.
+        if self.has_ended()? {
+            return Err(ClusterError::io(step())(rustix::io::Errno::SRCH.into()));
+        }
+        pidfd_send_signal(&self.handle, signal)
+            .map_err(|error| ClusterError::io(step())(error.into()))
     }
 
     /// Kills it and waits until it is gone. The supervisor starts it again.
