@@ -379,7 +379,15 @@ fn a_report_is_junit_to_others() -> Result<()> {
         ("broken.yaml", BROKEN),
     ]);
     place
-        .run(&["--junit", "report.xml", "--seed", "3", "--patience", "0.1", "."])
+        .run(&[
+            "--junit",
+            "report.xml",
+            "--seed",
+            "3",
+            "--patience",
+            "0.1",
+            ".",
+        ])
         .failed(1);
     let script = "import json, junitparser\n\
         suites = list(junitparser.JUnitXml.fromfile('report.xml'))\n\

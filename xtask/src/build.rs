@@ -10,8 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 /// What users install is static, so that it runs on nodes of whose libraries nothing is known and in an image that has nothing else, and at a fixed address, which
 /// saves the relocations at start. Its panics abort. The profile's `strip` would leave out packages with settings of their own.
-const RUSTFLAGS: &str =
-    "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no -C strip=symbols";
+const RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no -C strip=symbols";
 
 /// Builds `podplane` and the plugins into `target/release`, as static programs.
 pub(crate) fn programs() -> Result<()> {
