@@ -1,8 +1,8 @@
 //! Starting a cluster, and running the tests.
 
-use std::process::Command;
+use std::{process::Command, thread};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use serde_json::Value;
 
 use crate::{
@@ -54,15 +54,28 @@ fn podplane() -> Command {
 /// Every test, against the programs as built for users.
 pub(crate) fn test(args: &[String]) -> Result<()> {
     peers::install()?;
-    build::programs()?;
+    build_all(args)?;
     run(&mut tests(args))
 }
 
 /// The long forms: the same tests, with more rounds.
 pub(crate) fn soak(args: &[String]) -> Result<()> {
     peers::install()?;
-    build::programs()?;
+    build_all(args)?;
     run(tests(args).env("PODPLANE_SOAK", "1"))
+}
+
+/// The programs, and beside them the tests: the last step of the programs keeps one processor busy, for minutes.
+fn build_all(args: &[String]) -> Result<()> {
+    let mut tests = tests(&[&["--no-run".to_owned()], args].concat());
+    thread::scope(|scope| {
+        let tests = scope.spawn(|| run(&mut tests));
+        let programs = build::programs();
+        let tests = tests
+            .join()
+            .map_err(|_| anyhow!("building the tests panicked"))?;
+        programs.and(tests)
+    })
 }
 
 fn tests(args: &[String]) -> Command {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     command,
-    format::ObjectRef,
+    format::{EventType, ObjectRef},
     metrics,
     plan::{Expectation, Look, Rule},
     problem::Position,
@@ -92,7 +92,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
                     None => None,
                 },
                 message: message.as_ref(),
-                event_type: event_type.as_deref(),
+                event_type: *event_type,
                 before: since.as_ref().and_then(|since| stage.marks.get(since)),
             };
             let events = stage
@@ -242,7 +242,7 @@ struct Wanted<'a> {
     /// Kind and name.
     on: Option<(String, &'a str)>,
     message: Option<&'a TextRule>,
-    event_type: Option<&'a str>,
+    event_type: Option<EventType>,
     /// How often each had happened that does not count.
     before: Option<&'a Mark>,
 }
@@ -285,7 +285,9 @@ fn of_events(wanted: &Wanted<'_>, numbers: Numbers, events: &[Value]) -> Result<
             && wanted
                 .message
                 .is_none_or(|rule| rule.allows(&text(event, "message")))
-            && wanted.event_type.is_none_or(|of| text(event, "type") == of)
+            && wanted
+                .event_type
+                .is_none_or(|of| text(event, "type") == of.as_str())
     };
     let since = |event: &Value| {
         let before = wanted.before.and_then(|before| before.get(&uid(event)));

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::{
     format::{
-        AddNodes, Calls, Cluster, Cut, Deletion, Heal, Kill, Manifest, Node, ObjectRef, Pause,
-        Ping, Process, Restart, Scale, ViolationKind,
+        AddNodes, Calls, Cluster, Cut, Deletion, EventType, Heal, Kill, Manifest, Node, ObjectRef,
+        Pause, Ping, Process, Restart, Scale, ViolationKind,
     },
     problem::Position,
     rule::{self, Cel, Numbers, TextRule, ValueRule},
@@ -192,7 +192,7 @@ pub(crate) enum Rule {
         on: Option<ObjectRef>,
         namespace: Option<String>,
         message: Option<TextRule>,
-        event_type: Option<String>,
+        event_type: Option<EventType>,
         since: Option<String>,
         numbers: Numbers,
     },

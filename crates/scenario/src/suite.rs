@@ -5,12 +5,12 @@ use std::{
     fs::File,
     io::Write as _,
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, stream};
 use podplane_testkit::Program;
 use tokio_util::sync::CancellationToken;
@@ -72,10 +72,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     let begun = Instant::now();
     // That it cannot be written is better known before.
     let junit = match junit {
-        Some(name) => Some((
-            File::create(&name).with_context(|| format!("write {}", name.display()))?,
-            name,
-        )),
+        Some(name) => Some((report_file(&name, &cases)?, name)),
         None => None,
     };
     let console = Console::new();
@@ -145,6 +142,20 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         }
     }
     Ok(verdict)
+}
+
+/// The file of a report, empty. None of the scenarios is taken for it.
+fn report_file(name: &Path, cases: &[Case]) -> Result<File> {
+    let is_scenario = name.canonicalize().is_ok_and(|name| {
+        let mut files = cases.iter().map(|case| case.file.canonicalize());
+        files.any(|file| file.is_ok_and(|file| file == name))
+    });
+    ensure!(
+        !is_scenario,
+        "{} is a scenario: want another file for the report",
+        name.display()
+    );
+    File::create(name).with_context(|| format!("write {}", name.display()))
 }
 
 fn verdict(reports: &[Report], cancel: &CancellationToken) -> Verdict {

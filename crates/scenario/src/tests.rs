@@ -74,6 +74,19 @@ const WRONG: &[(&str, &str)] = &[
     // Not of the format.
     ("name: x\n", "1:1: missing field `steps`"),
     ("steps: []\n", "1:8: a scenario needs at least one step"),
+    ("steps:\n- expect:\n", "2:3: expect says nothing to do"),
+    (
+        "cluster: {nodes: 4000000000}\nsteps: [{heal: {}}]\n",
+        "1:18: want 100000 nodes at most",
+    ),
+    (
+        "steps:\n- addNodes: {names: 'n-{0..4000000000}'}\n",
+        "2:21: want 100000 nodes at most",
+    ),
+    (
+        "steps:\n- expect: [{event: NodeReady, type: Warnign}]\n",
+        "2:37: unknown variant",
+    ),
     (
         "stepz: []\n",
         "1:1: unknown field \"stepz\"; did you mean \"steps\"?",

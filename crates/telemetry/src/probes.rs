@@ -59,15 +59,23 @@ fn probe(
 /// Shows which lines are logged, and changes it.
 fn log_level() -> MethodRouter {
     let shown = || format!("{}\n", logging::filter().unwrap_or_default());
-    let change = async move |text: String| match logging::set_filter(text.trim()) {
-        Ok(()) => {
-            tracing::info!(filter = text.trim(), "log level changed");
-            shown().into_response()
+    let change = async move |text: String| {
+        let text = text.trim();
+        if text.is_empty() {
+            // As a filter it means that nothing is logged, for which there is `off`.
+            let want = "want a filter such as info, off or podplane_scheduler=debug\n";
+            return (StatusCode::BAD_REQUEST, want).into_response();
         }
-        Err(error) => {
-            let cause = error.source().map(|cause| format!(": {cause}"));
-            let text = format!("{error}{}\n", cause.unwrap_or_default());
-            (StatusCode::BAD_REQUEST, text).into_response()
+        match logging::set_filter(text) {
+            Ok(()) => {
+                tracing::info!(filter = text, "log level changed");
+                shown().into_response()
+            }
+            Err(error) => {
+                let cause = error.source().map(|cause| format!(": {cause}"));
+                let text = format!("{error}{}\n", cause.unwrap_or_default());
+                (StatusCode::BAD_REQUEST, text).into_response()
+            }
         }
     };
     get(async move || shown())
@@ -150,6 +158,8 @@ mod tests {
             text.contains("invalid log filter \"podplane=loud\""),
             "{text}"
         );
+        let (code, text) = ask("PUT", "/debug/log-level", " \n").await;
+        assert_eq!((code, text.starts_with("want a filter")), (400, true));
         let (code, _) = ask("POST", "/debug/log-level", "podplane=debug").await;
         assert_eq!(code, 200);
         let (code, _) = ask("PUT", "/debug/log-level", &"x".repeat(5000)).await;

@@ -3,7 +3,10 @@
 use super::{Checker, RANGES};
 use crate::{
     document::Path,
-    format::{self, ACTIONS, Command, Deletion, Manifest, Network, Ranges, Several, Side, plain},
+    format::{
+        self, ACTIONS, Command, Deletion, MOST_NODES, Manifest, Network, Ranges, Several, Side,
+        plain,
+    },
     plan::{Action, Case, Run, SETTLE, Step, WITHIN, Wait},
     rule::TextRule,
 };
@@ -33,6 +36,10 @@ impl Checker<'_> {
             return None;
         }
         let action = actions.first().copied().unwrap_or_default().to_owned();
+        if !action.is_empty() && self.document.value_at(&path.key(&action)).is_null() {
+            self.wrong_key(&path.key(&action), format!("{action} says nothing to do"));
+            return None;
+        }
         let title = step
             .name
             .clone()
@@ -329,6 +336,10 @@ impl Checker<'_> {
         let names: Vec<_> = add.each().into_iter().map(|node| node.name).collect();
         if names.is_empty() {
             self.wrong(&path.key("names"), "want the names of the new nodes");
+        }
+        if names.len() > MOST_NODES as usize {
+            let message = format!("want {MOST_NODES} nodes at most");
+            self.wrong(&path.key("names"), message);
         }
         if add.pod_cidr.is_some() && names.len() > 1 {
             self.wrong(

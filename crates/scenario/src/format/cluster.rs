@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 use serde_untagged::UntaggedEnumVisitor;
 
@@ -54,12 +54,15 @@ pub struct Cluster {
     pub nodes_per_process: Option<u32>,
     /// Whether the first step waits until all nodes are Ready; a node without a block never is. Default: true
     pub wait_for_nodes: Option<bool>,
-    /// More flags of services, by service and flag: {scheduler: {pod-initial-backoff-seconds: 1}}
+    /// More flags of services, by service and flag: {controller-manager: {node-monitor-grace-period: 10s}}
     #[serde(default)]
     pub extra_config: BTreeMap<String, BTreeMap<String, Value>>,
     /// What is random in the run is the same for the same seed. Default: a new one each time, which is printed; `--seed` is stronger
     pub seed: Option<u64>,
 }
+
+/// What a cluster, or a step, may have; nobody's machine has room for so many.
+pub const MOST_NODES: u32 = 100_000;
 
 /// How many nodes, or which.
 #[derive(Clone, Debug, JsonSchema)]
@@ -77,7 +80,12 @@ impl<'de> Deserialize<'de> for Nodes {
             .expecting(
                 "a number of nodes, or a list of nodes such as {name: edge-1, labels: {zone: a}}",
             )
-            .u32(|number| Ok(Self::Number(number)))
+            .u32(|number| match number {
+                0..=MOST_NODES => Ok(Self::Number(number)),
+                _ => Err(serde_untagged::de::Error::custom(format_args!(
+                    "want {MOST_NODES} nodes at most"
+                ))),
+            })
             .seq(|nodes| nodes.deserialize().map(Self::Named))
             .deserialize(from)
     }

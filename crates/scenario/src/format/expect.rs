@@ -60,7 +60,7 @@ pub struct Expect {
     pub message: Option<Text>,
     /// Normal or Warning
     #[serde(rename = "type")]
-    pub event_type: Option<String>,
+    pub event_type: Option<EventType>,
     /// The name of this step or an earlier one: only what has happened since it began counts. Default: all
     pub since: Option<String>,
     /// The service whose metric it is: scheduler, kubelet-node-0, …
@@ -80,6 +80,25 @@ pub struct Expect {
     pub stderr: Option<Text>,
     /// Who makes the calls: scheduler, kubelet-node-0, …
     pub of: Option<String>,
+}
+
+/// How events are told apart.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum EventType {
+    Normal,
+    Warning,
+}
+
+impl EventType {
+    /// As an event has it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
 }
 
 /// Who asks whom.

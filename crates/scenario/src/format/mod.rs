@@ -15,9 +15,10 @@ use serde_untagged::UntaggedEnumVisitor;
 pub(crate) use self::{cluster::word, scalar::plain};
 pub use self::{
     cluster::{
-        CidrAllocatorType, Cluster, CniTemplate, Compat, Flag, IpPolicy, Network, NodeSpec, Nodes,
+        CidrAllocatorType, Cluster, CniTemplate, Compat, Flag, IpPolicy, MOST_NODES, Network,
+        NodeSpec, Nodes,
     },
-    expect::{Expect, Ping, Subject, Text, TextRules},
+    expect::{EventType, Expect, Ping, Subject, Text, TextRules},
     scalar::{Block, ObjectRef, Period, Ranges, Several, Signal, ViolationKind},
     step::{
         ACTIONS, AddNodes, Calls, Code, Command, Cut, Deleted, Deletion, Disk, Heal, Kill,

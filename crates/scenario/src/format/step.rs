@@ -8,8 +8,8 @@ use serde_json::{Map, Number, Value};
 use serde_untagged::UntaggedEnumVisitor;
 
 use super::{
-    Block, Expect, Network, NodeSpec, ObjectRef, Period, Several, Signal, Text, ViolationKind,
-    scalar::one_of,
+    Block, Expect, MOST_NODES, Network, NodeSpec, ObjectRef, Period, Several, Signal, Text,
+    ViolationKind, scalar::one_of,
 };
 
 /// A step: one action, and what the invariant checker must find afterwards
@@ -421,6 +421,7 @@ fn numbered(name: &str) -> Vec<String> {
         let numbers = first.parse::<u32>().ok()?..=last.parse().ok()?;
         Some(
             numbers
+                .take(MOST_NODES as usize + 1)
                 .map(|number| format!("{before}{number}{after}"))
                 .collect(),
         )

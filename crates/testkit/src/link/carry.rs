@@ -102,7 +102,8 @@ async fn carry(link: Arc<Link>, downstream: UnixStream) {
             .auto_date_header(false)
             .serve_connection(TokioIo::new(downstream), service)
     );
-    let mut upstream = pin!(upstream);
+    // Dropped as soon as it has ended, or calls that come later would wait in its queue.
+    let mut upstream = pin!(async move { upstream.await.is_ok() });
     let mut leaving = false;
     let mut state = link.rules.watch();
     loop {
@@ -121,13 +122,13 @@ async fn carry(link: Arc<Link>, downstream: UnixStream) {
         // Connections are polled where they are; losing the other wait loses nothing.
         tokio::select! {
             _ = &mut served => return,
-            ended = &mut upstream, if !leaving => match ended {
-                // The server has said farewell, and answered all that it was asked.
-                Ok(()) => {
-                    leaving = true;
-                    served.as_mut().graceful_shutdown();
+            well = &mut upstream, if !leaving => {
+                if !well {
+                    return;
                 }
-                Err(_) => return,
+                // The server has said farewell, and answered all that it was asked.
+                leaving = true;
+                served.as_mut().graceful_shutdown();
             },
             changed = state.changed() => if changed.is_err() { return },
         }

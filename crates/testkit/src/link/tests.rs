@@ -463,6 +463,35 @@ async fn a_server_that_dies_takes_the_connection_along_and_is_found_again() {
 }
 
 #[tokio::test]
+async fn a_call_that_comes_after_the_servers_farewell_fails() {
+    let mut fixture = Fixture::new().await;
+    let server = fixture.server.take().unwrap();
+    let late = CallFault::delay(Duration::from_secs(3600)).of("GetInstance");
+    let late = fixture.links.disturb("client", late).unwrap();
+    let channel = fixture.channel();
+    let mut asked = Box::pin(ask(&channel, "a"));
+    let stopped = async {
+        while fixture.links.seen("client", "GetInstance").unwrap() == 0 {
+            tokio::task::yield_now().await;
+        }
+        server.stop().await;
+    };
+    tokio::select! {
+        biased;
+        _ = &mut asked => panic!("it was not delayed"),
+        () = stopped => {}
+    }
+    // Those that come meanwhile find no server; by then the link has heard the farewell.
+    let mut others = StoreServiceClient::new(channel.clone());
+    for _ in 0..20 {
+        assert!(others.backup(BackupRequest {}).await.is_err());
+    }
+    late.heal();
+    let answer = tokio::time::timeout(crate::DEADLINE, asked).await;
+    assert!(answer.expect("it does not wait for ever").is_err());
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_named() {
     let fixture = Fixture::new().await;
     let fault = |method: &str| CallFault::fail(Code::Internal).of(method);
