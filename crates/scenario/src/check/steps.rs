@@ -58,7 +58,7 @@ impl Checker<'_> {
     }
 
     fn action(&mut self, path: &Path, step: format::Step, case: &Case) -> Option<Action> {
-        // Exactly one of them is there, or none; `null` is as none.
+        // Exactly one of them is there, or none.
         Some(if let Some(Several(manifests)) = step.apply {
             for (index, manifest) in manifests.iter().enumerate() {
                 if let Manifest::File(file) = manifest
