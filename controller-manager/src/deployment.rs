@@ -16,6 +16,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use podplane_api::{
     Object as _, ObjectKey,
     apps::{Deployment, DeploymentStatus, ReplicaSet},
+    pod_ips,
     selector::LabelSelector,
 };
 use podplane_client::{
@@ -74,9 +75,9 @@ impl Deployments {
         let sets = self.claim(world, &deployment).await?;
         let has_pods = |set: &&ReplicaSet| {
             let pods = world.pods.controlled(&key.namespace, set.uid());
-            // One that is being deleted still runs.
+            // One that is being deleted still runs, and one that has ended is on the network while it has its sandbox.
             pods.iter()
-                .any(|pod| !podplane_api::pod_ips::is_terminal(pod))
+                .any(|pod| !pod_ips::is_terminal(pod) || pod_ips::holds_address(pod))
         };
         let with_pods = sets.iter().filter(has_pods);
         let with_pods: BTreeSet<String> = with_pods.map(|set| set.uid().to_owned()).collect();

@@ -366,12 +366,9 @@ fn observed_pod(change: Change<Pod>) -> (ObjectKey, Option<PodView>) {
     }
 }
 
-/// The pod as a user of addresses, if it is one: bound, not finished, and not on the network of its host.
+/// The pod as a user of addresses, if it is one.
 fn live(pod: &Pod) -> Option<PodView> {
-    let node = node_of(pod)?;
-    if pod_ips::is_host_network(pod) || pod_ips::is_terminal(pod) {
-        return None;
-    }
+    let node = node_of(pod).filter(|_| pod_ips::holds_address(pod))?;
     let status = pod.status.as_ref();
     let listed = status
         .iter()

@@ -72,8 +72,7 @@ impl PodInfo {
 
     /// Whether the pod uses an address of its node's block: all do that do not share the node's own network.
     pub fn needs_ip(&self) -> bool {
-        let spec = self.pod.spec.as_ref();
-        !spec.and_then(|s| s.host_network).unwrap_or(false)
+        !pod_ips::is_host_network(&self.pod)
     }
 
     /// `spec.priority`, 0 if absent.
@@ -88,9 +87,14 @@ impl PodInfo {
         (!name.is_empty()).then(|| name.into())
     }
 
-    /// Whether the pod has ended for good and holds nothing any more.
+    /// Whether the pod has ended for good. Its address may still be in use.
     pub fn is_terminal(&self) -> bool {
         pod_ips::is_terminal(&self.pod)
+    }
+
+    /// Whether the pod has ended for good and holds nothing any more, its address included.
+    pub fn is_released(&self) -> bool {
+        self.is_terminal() && !pod_ips::holds_address(&self.pod)
     }
 
     /// Whether the kubelet refused the pod for want of an address.

@@ -93,7 +93,7 @@ impl Scheduler {
     /// A pod is there, new or changed.
     pub fn apply_pod(&mut self, pod: Arc<Pod>, now: Duration) {
         let pod = Arc::new(PodInfo::new(pod));
-        if pod.is_terminal() {
+        if pod.is_released() {
             self.queue.remove(&pod.uid);
             self.decisions.remove(&pod.uid);
             let freed = self.cache.remove_pod(&pod.uid);

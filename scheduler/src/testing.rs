@@ -65,6 +65,12 @@ impl PodBuilder {
         self.set("/status", json!({"phase": phase, "reason": reason}))
     }
 
+    /// The kubelet has taken the sandbox down.
+    pub(crate) fn without_sandbox(self) -> Self {
+        let condition = json!({"type": podplane_api::pod_ips::POD_READY_TO_START_CONTAINERS, "status": "False"});
+        self.set("/status/conditions", json!([condition]))
+    }
+
     pub(crate) fn pod(&self) -> Arc<Pod> {
         Arc::new(serde_json::from_value(self.0.clone()).unwrap())
     }

@@ -78,13 +78,14 @@ impl Strategy for Pod {
         })
     }
 
-    /// As Kubernetes' `podStrategy.CheckGracefulDelete`: what never ran, or runs no more, needs no time to end.
+    /// As Kubernetes' `podStrategy.CheckGracefulDelete`: what never ran, or runs no more, needs no time to end. Unlike there, a pod that has ended
+    /// stays until its kubelet has taken its sandbox down, so that its address is free when it is gone.
     fn grace_period(&self, asked: Option<i64>) -> Option<i64> {
         let spec = self.spec.as_ref();
         let node = spec
             .and_then(|spec| spec.node_name.as_deref())
             .unwrap_or_default();
-        if node.is_empty() || pod_ips::is_terminal(self) {
+        if node.is_empty() || (pod_ips::is_terminal(self) && !pod_ips::holds_address(self)) {
             return Some(0);
         }
         let own = spec.and_then(|spec| spec.termination_grace_period_seconds);

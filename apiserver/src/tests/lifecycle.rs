@@ -1,3 +1,7 @@
+use podplane_api::{
+    core::{PodCondition, PodStatus},
+    pod_ips::POD_READY_TO_START_CONTAINERS,
+};
 use podplane_client::{ListParams, Propagation, Reason};
 
 use super::*;
@@ -43,7 +47,7 @@ async fn a_pod_that_never_ran_or_runs_no_more_goes_at_once() {
     let pods = server.pods();
     pods.create(&pod("unbound")).await.unwrap();
     let mut done = pods.create(&bound("done")).await.unwrap();
-    done.status.as_mut().unwrap().phase = Some("Failed".into());
+    done.status = Some(ended("False"));
     pods.update_status(&done).await.unwrap();
     for name in ["unbound", "done"] {
         pods.delete(name, &DeleteParams::default()).await.unwrap();
@@ -54,6 +58,41 @@ async fn a_pod_that_never_ran_or_runs_no_more_goes_at_once() {
         );
     }
     server.stop().await;
+}
+
+#[tokio::test]
+async fn keeps_an_ended_pod_until_its_sandbox_is_gone() {
+    let server = TestServer::start().await;
+    let pods = server.pods();
+    let mut ending = pods.create(&bound("ending")).await.unwrap();
+    ending.status = Some(ended("True"));
+    pods.update_status(&ending).await.unwrap();
+    pods.delete("ending", &DeleteParams::default())
+        .await
+        .unwrap();
+    let mut ending = pods.get("ending").await.unwrap();
+    assert!(ending.is_deleting(), "its kubelet has a sandbox to remove");
+    ending.status = Some(ended("False"));
+    pods.update_status(&ending).await.unwrap();
+    pods.delete("ending", &DeleteParams::default())
+        .await
+        .unwrap();
+    let gone = pods.get("ending").await.unwrap_err();
+    assert_eq!(gone.reason, Reason::NotFound);
+    server.stop().await;
+}
+
+/// What a kubelet reports of a pod that runs no more, and whether it still has a sandbox.
+fn ended(sandbox: &str) -> PodStatus {
+    PodStatus {
+        phase: Some("Failed".into()),
+        conditions: Some(vec![PodCondition {
+            type_: POD_READY_TO_START_CONTAINERS.into(),
+            status: sandbox.into(),
+            ..PodCondition::default()
+        }]),
+        ..PodStatus::default()
+    }
 }
 
 #[tokio::test]

@@ -144,10 +144,8 @@ impl Wanted {
         view.nodes.list().iter().all(|node| {
             let takes_address = |pod: &&Arc<Pod>| {
                 let spec = pod.spec.as_ref();
-                spec.is_some_and(|spec| {
-                    spec.node_name.as_deref() == Some(node.name())
-                        && spec.host_network != Some(true)
-                })
+                let is_here = spec.is_some_and(|s| s.node_name.as_deref() == Some(node.name()));
+                is_here && pod_ips::holds_address(pod)
             };
             let pods = placed.iter().filter(takes_address).count();
             pod_ips::allocated(node).is_none_or(|allocated| allocated >= pods as u64)

@@ -360,7 +360,8 @@ fn pod(item: &Item<'_>) -> PodSeen {
         uid: String::new(),
         node: node_name.is_set().then(|| node_name.as_str().into()),
         host_network: host_network.as_str() == "true",
-        finished,
+        // Its own kubelet may not say when the sandbox is gone, as older ones do not.
+        released: finished,
         deleting: deletion_timestamp.is_set(),
         ips,
     };

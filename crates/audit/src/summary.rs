@@ -116,7 +116,7 @@ fn pods(dump: &Dump) -> Pods {
     };
     for pod in &dump.world.pods {
         let kind = match pod {
-            pod if pod.finished => &mut pods.finished,
+            pod if pod.released => &mut pods.finished,
             pod if pod.host_network => &mut pods.host_network,
             pod if pod.node.is_none() => &mut pods.unscheduled,
             pod if pod.ips.is_empty() => &mut pods.waiting_for_address,

@@ -57,9 +57,9 @@ pub struct Pod {
     pub node: Option<String>,
     /// `spec.hostNetwork`: its addresses are the node's.
     pub host_network: bool,
-    /// Its phase is Failed or Succeeded: its addresses are history.
-    pub finished: bool,
-    /// It has a deletion timestamp. It holds its addresses until it is gone or finished.
+    /// It holds no address of a block, whatever `ips` says: it has given its addresses back, or has no node.
+    pub released: bool,
+    /// It has a deletion timestamp. It holds its addresses until it is gone or has given them back.
     pub deleting: bool,
     /// `status.podIPs`.
     pub ips: Vec<IpAddr>,
@@ -69,7 +69,7 @@ impl Pod {
     /// Whether the pod takes addresses of its node's block.
     #[must_use]
     pub fn uses_pod_network(&self) -> bool {
-        !self.host_network && !self.finished
+        !self.host_network && !self.released
     }
 
     fn key(&self) -> PodKey {

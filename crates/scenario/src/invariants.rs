@@ -158,7 +158,7 @@ mod tests {
             uid: name.into(),
             node: Some(node.into()),
             host_network: false,
-            finished: false,
+            released: false,
             deleting: false,
             ips: ip.map(|ip| ip.parse().unwrap()).into_iter().collect(),
         }
@@ -211,7 +211,7 @@ mod tests {
         assert!(is_at_rest(&world));
         world.pods[0].deleting = true;
         assert!(!is_at_rest(&world));
-        world.pods[0].finished = true;
+        world.pods[0].released = true;
         assert!(is_at_rest(&world));
     }
 }

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use podplane_api::{
     Object as _, Quantity,
     core::{Node, Pod},
-    pod_ips::{POD_IPS, POD_RANGES},
+    pod_ips::{POD_IPS, POD_RANGES, holds_address, is_host_network},
     quantity,
 };
 use podplane_client::{Client, ListParams};
@@ -158,7 +158,6 @@ fn units(node: &Node, capacity: &Quantity) -> Result<u64> {
 fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
     let ips = status
         .iter()
         .flat_map(|status| status.pod_ips.iter().flatten());
@@ -169,8 +168,8 @@ fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
         node: spec
             .and_then(|spec| spec.node_name.clone())
             .filter(|node| !node.is_empty()),
-        host_network: spec.and_then(|spec| spec.host_network) == Some(true),
-        finished: matches!(phase, Some("Failed" | "Succeeded")),
+        host_network: is_host_network(pod),
+        released: !is_host_network(pod) && !holds_address(pod),
         deleting: pod.is_deleting(),
         ips: ips
             .map(|ip| parse(format!("a podIP of {}", pod.name()), &ip.ip))

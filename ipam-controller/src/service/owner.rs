@@ -105,11 +105,11 @@ pub(super) fn pools(net: IpNet, known: &Allocator) -> impl Iterator<Item = PoolR
     })
 }
 
-/// Adds the pods that say they have an address of it. One that has ended has none any more; one on its node's network has its node's.
+/// Adds the pods that say they have an address of it. One that has given it back has none any more; one on its node's network has its node's.
 pub(super) fn add_pods(response: &mut GetOwnerResponse, net: IpNet, pods: Vec<Arc<Pod>>) {
     let mut holders: Vec<(IpAddr, Arc<Pod>)> = Vec::new();
     for pod in pods {
-        if pod_ips::is_terminal(&pod) || pod_ips::is_host_network(&pod) {
+        if !pod_ips::holds_address(&pod) {
             continue;
         }
         let status = pod.status.as_ref();

@@ -9,7 +9,7 @@ use std::{
 use podplane_api::{
     Object as _, ObjectKey,
     core::{Node as NodeObject, Pod},
-    pod_ips::{is_host_network, is_terminal},
+    pod_ips::{holds_address, is_host_network, is_terminal},
 };
 use podplane_client::Cache;
 use podplane_proto::{
@@ -107,9 +107,9 @@ fn pods_of(node: &Node) -> Vec<Arc<Pod>> {
     pods
 }
 
-/// The addresses that a pod says it has. One that has ended has none any more.
+/// The addresses that a pod says it has. One that has ended has none any more once its sandbox is gone.
 fn addresses(pod: &Pod) -> impl Iterator<Item = &str> {
-    let status = pod.status.as_ref().filter(|_| !is_terminal(pod));
+    let status = pod.status.as_ref().filter(|_| holds_address(pod));
     let ips = status.and_then(|status| status.pod_ips.as_deref());
     ips.unwrap_or_default().iter().map(|ip| ip.ip.as_str())
 }
@@ -203,7 +203,10 @@ fn families(books: &Books) -> Vec<AddressFamily> {
 }
 
 fn allocations(books: &Books, pods: &[Arc<Pod>]) -> Vec<Allocation> {
-    let is_there = |uid: &str| pods.iter().any(|pod| pod.uid() == uid && !is_terminal(pod));
+    let is_there = |uid: &str| {
+        pods.iter()
+            .any(|pod| pod.uid() == uid && holds_address(pod))
+    };
     let mut leases: Vec<_> = books.leases.iter().collect();
     leases.sort_by_key(|lease| lease.ip);
     let allocation = |lease: &podplane_cni::host_local::Lease| {

@@ -10,7 +10,7 @@ use podplane_api::{
     },
     jiff::Timestamp,
     meta::Time,
-    pod_ips::{OUT_OF_POD_IPS, POD_IPS, is_host_network},
+    pod_ips::{OUT_OF_POD_IPS, POD_IPS, POD_READY_TO_START_CONTAINERS, is_host_network},
 };
 
 /// A sandbox that is ready.
@@ -55,7 +55,7 @@ pub fn running(pod: &Pod, sandbox: &ReadySandbox, host: &[IpAddr], now: Timestam
     status.container_statuses = spec.map(|spec| each(&spec.containers, &state));
     status.init_container_statuses = spec.and_then(|spec| init_statuses(spec, &state, &since));
     for kind in [
-        "PodReadyToStartContainers",
+        POD_READY_TO_START_CONTAINERS,
         "Initialized",
         "Ready",
         "ContainersReady",
@@ -97,7 +97,13 @@ pub fn creating(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
     status.init_container_statuses = inits
         .filter(|_| has_inits)
         .map(|inits| each(inits, &waiting("PodInitializing")));
-    set_condition(&mut status, "PodReadyToStartContainers", "False", None, now);
+    set_condition(
+        &mut status,
+        POD_READY_TO_START_CONTAINERS,
+        "False",
+        None,
+        now,
+    );
     if has_inits {
         let init_names: Vec<_> = inits
             .into_iter()
@@ -122,7 +128,14 @@ pub fn creating(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
 /// The pod is refused for want of an address; the texts are those of Kubernetes' admission.
 pub fn rejected(pod: &Pod, rejection: Rejection, now: Timestamp) -> PodStatus {
     let Rejection { used, capacity } = rejection;
-    let status = pod.status.clone().unwrap_or_default();
+    let mut status = pod.status.clone().unwrap_or_default();
+    set_condition(
+        &mut status,
+        POD_READY_TO_START_CONTAINERS,
+        "False",
+        None,
+        now,
+    );
     PodStatus {
         phase: Some("Failed".into()),
         reason: Some(OUT_OF_POD_IPS.into()),

@@ -161,7 +161,7 @@ fn pods_wait_for_a_node_and_for_its_block() {
 }
 
 #[test]
-fn a_pod_that_has_ended_gives_its_address_back_and_one_that_ends_does_not() {
+fn frees_the_address_of_an_ended_pod_when_its_sandbox_is_gone() {
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     let holder = PodBuilder::new("other-0").on("n");
     let terminating = holder.clone().set(
@@ -170,8 +170,11 @@ fn a_pod_that_has_ended_gives_its_address_back_and_one_that_ends_does_not() {
     );
     scheduler.apply_pod(terminating.pod(), s(60));
     assert!(!scheduler.is_ready(s(60)));
-    scheduler.apply_pod(holder.ended("Succeeded", "").pod(), s(61));
-    assert_eq!(settle(&mut scheduler, s(61)).0.len(), 1);
+    let ended = holder.ended("Succeeded", "");
+    scheduler.apply_pod(ended.pod(), s(61));
+    assert!(!scheduler.is_ready(s(61)), "the phase alone frees nothing");
+    scheduler.apply_pod(ended.without_sandbox().pod(), s(62));
+    assert_eq!(settle(&mut scheduler, s(62)).0.len(), 1);
 }
 
 #[test]
@@ -181,6 +184,7 @@ fn a_node_without_addresses_is_left_alone_until_it_reports() {
     scheduler.apply_pod(
         refused
             .ended("Failed", podplane_api::pod_ips::OUT_OF_POD_IPS)
+            .without_sandbox()
             .pod(),
         s(60),
     );

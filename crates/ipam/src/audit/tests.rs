@@ -23,7 +23,7 @@ fn pod(name: &str, node: &str, ips: &[&str]) -> Pod {
         uid: format!("{name}-uid"),
         node: Some(node.into()),
         host_network: false,
-        finished: false,
+        released: false,
         deleting: false,
         ips: ips.iter().map(|address| ip(address)).collect(),
     }
@@ -105,7 +105,7 @@ fn an_address_on_two_live_pods() {
     );
     for exempt in [
         |pod: &mut Pod| pod.host_network = true,
-        |pod: &mut Pod| pod.finished = true,
+        |pod: &mut Pod| pod.released = true,
     ] {
         let exempted = |world: &mut World| {
             twice(world);
@@ -249,9 +249,9 @@ proptest! {
     #[test]
     fn the_order_of_lists_does_not_matter(seed in prop::collection::vec((0u8..3, 0u8..6, any::<bool>()), 0..10).prop_shuffle()) {
         let mut world = World { nodes: vec![node("n0", &["10.0.0.0/30"], Some(2)), node("n1", &["10.0.0.2/31"], Some(1))], ..World::default() };
-        for (at, (holder, last, finished)) in seed.iter().enumerate() {
+        for (at, (holder, last, released)) in seed.iter().enumerate() {
             let mut extra = pod(&format!("p{at}"), &format!("n{holder}"), &[&format!("10.0.0.{last}")]);
-            extra.finished = *finished;
+            extra.released = *released;
             world.pods.push(extra);
         }
         let forward = check(&world);
