@@ -51,7 +51,8 @@ fn changed(begun: Instant, from: &Station, to: &Station) {
             if !to.ips.is_empty() {
                 span.set(attribute::IPS, to.ips.clone());
             }
-            if to.phase == "Failed" {
+            // What ends because it was deleted has not failed at anything.
+            if to.phase == "Failed" && !to.deleting {
                 span.fail(to.message.clone());
             }
         });

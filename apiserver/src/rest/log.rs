@@ -358,8 +358,10 @@ impl Journey {
             let how = "its object is no longer there".to_owned();
             lines.push(line(Timestamp::now(), Stage::Deleted, "deleted", how));
         }
-        // A pod that has failed does nothing more.
-        self.is_over |= matches!(text(&self.pod, "/status/phase"), "Failed" | "Succeeded");
+        // A pod that has failed does nothing more, unless it is being deleted.
+        let is_deleting = self.pod.pointer("/metadata/deletionTimestamp").is_some();
+        let has_ended = matches!(text(&self.pod, "/status/phase"), "Failed" | "Succeeded");
+        self.is_over |= has_ended && !is_deleting;
         lines.retain(|line| !self.told.contains(line));
         lines.sort();
         self.told.extend(lines.iter().cloned());
@@ -413,11 +415,10 @@ impl Journey {
                 ("Ready", "False")
                     if matches!(text(pod, "/status/phase"), "Failed" | "Succeeded") =>
                 {
-                    let how = format!(
-                        "{}: {}",
-                        text(pod, "/status/reason"),
-                        text(pod, "/status/message")
-                    );
+                    let how = match text(pod, "/status/reason") {
+                        "" => format!("on node {node}, {}", addresses(pod)),
+                        reason => format!("{reason}: {}", text(pod, "/status/message")),
+                    };
                     lines.push(line(time, Stage::Ended, text(pod, "/status/phase"), how));
                 }
                 _ => {}

@@ -59,7 +59,8 @@ pub fn holds_address(pod: &Pod) -> bool {
     is_bound && !is_host_network(pod) && !(is_terminal(pod) && has_no_sandbox(pod))
 }
 
-fn has_no_sandbox(pod: &Pod) -> bool {
+/// Whether its kubelet says that the pod has no sandbox with a network: [`POD_READY_TO_START_CONTAINERS`] is False.
+pub fn has_no_sandbox(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let mut conditions = status
         .into_iter()

@@ -12,9 +12,9 @@ use std::{
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
 use podplane_api::{
     Object as _, ObjectKey,
-    core::{Node as NodeObject, Pod},
+    core::{Node as NodeObject, Pod, PodStatus},
     jiff::Timestamp,
-    pod_ips::{POD_IPS_ALLOCATED, POD_RANGES, is_host_network, is_terminal},
+    pod_ips::{POD_IPS_ALLOCATED, POD_RANGES, holds_address, is_host_network, is_terminal},
 };
 use podplane_client::{ApiError, Cache, Client, EventRecorder, events::EventType};
 use podplane_cni::host_local::Lease;
@@ -328,6 +328,30 @@ impl Node {
             Verdict::Reject(_) => self.must_report.store(true, Ordering::Relaxed),
         }
         Ok(verdict)
+    }
+
+    /// Another pod of this node that is still reported with an address that `status` gives the pod. Its sandbox is gone, or the address would not
+    /// have been given again; its worker is about to write so.
+    ///
+    /// The cache may be behind, but never about this: a pod's sandbox is stopped only after the cache has brought the pod that is reported with it.
+    pub fn other_holder(&self, pod: &Pod, status: &PodStatus) -> Option<String> {
+        let present = pod.status.as_ref().and_then(|old| old.pod_ips.as_ref());
+        let ips = status.pod_ips.as_deref().unwrap_or_default();
+        if is_host_network(pod) || present == status.pod_ips.as_ref() {
+            return None;
+        }
+        let claims = |other: &&Arc<Pod>| {
+            let node = other.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+            let listed = other.status.as_ref().and_then(|s| s.pod_ips.as_deref());
+            node.is_some_and(|node| node == self.name())
+                && other.uid() != pod.uid()
+                && holds_address(other)
+                && listed.is_some_and(|listed| listed.iter().any(|ip| ips.contains(ip)))
+        };
+        let pods = self.pods.list();
+        pods.iter()
+            .find(claims)
+            .map(|other| other.key().to_string())
     }
 
     /// The pod has its address now, or needs none any more.

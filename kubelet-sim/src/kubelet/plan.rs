@@ -1,6 +1,10 @@
 //! What to do next for a pod: a function of the pod and its sandboxes.
 
-use podplane_api::{Object as _, core::Pod, pod_ips::is_terminal};
+use podplane_api::{
+    Object as _,
+    core::Pod,
+    pod_ips::{has_no_sandbox, is_terminal},
+};
 
 /// A sandbox of a pod, as the runtime lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,10 +22,19 @@ pub struct Sandbox {
 }
 
 /// The next step for a pod. After each but the last three, look again.
+///
+/// What the API server is told of an address goes before what is done to it (ADR 0019): a pod that loses its sandbox no longer
+/// counts as running when the address is freed, and holds the address until the kubelet says that it is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Report that the pod has ended and that its sandboxes are still there.
+    Terminate,
+    /// Report that the pod waits for a sandbox: the one that it was reported with is dead or gone.
+    Withdraw,
     /// Stop and remove these sandboxes.
     Remove(Vec<String>),
+    /// Report that the pod has ended and has no sandbox any more.
+    Release,
     /// Admit the pod and run a sandbox for it.
     Run,
     /// Tell the API server that the pod is gone from here.
@@ -37,14 +50,21 @@ pub enum Step {
 /// Plans the next step for a pod, which is `None` when the API server has it no more.
 pub fn plan(pod: Option<&Pod>, sandboxes: &[Sandbox]) -> Step {
     let all = || sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
-    let is_deleting = pod.is_some_and(Pod::is_deleting);
-    let is_over = pod.is_none_or(|pod| is_deleting || is_terminal(pod));
-    if is_over {
-        return match pod {
-            _ if !sandboxes.is_empty() => Step::Remove(all()),
-            None => Step::Forget,
-            Some(_) if is_deleting => Step::Finish,
-            Some(_) => Step::Rest,
+    let Some(pod) = pod else {
+        return match sandboxes {
+            [] => Step::Forget,
+            _ => Step::Remove(all()),
+        };
+    };
+    let is_ended = is_terminal(pod);
+    if is_ended || pod.is_deleting() {
+        let is_released = is_ended && has_no_sandbox(pod);
+        return match sandboxes {
+            [] if !is_released => Step::Release,
+            [] if pod.is_deleting() => Step::Finish,
+            [] => Step::Rest,
+            _ if !is_ended || is_released => Step::Terminate,
+            _ => Step::Remove(all()),
         };
     }
     let newest_ready = sandboxes
@@ -59,19 +79,27 @@ pub fn plan(pod: Option<&Pod>, sandboxes: &[Sandbox]) -> Step {
     match newest_ready {
         Some(keep) if others.is_empty() => Step::Report(keep.id.clone()),
         Some(_) => Step::Remove(others),
+        None if has_ip(pod) => Step::Withdraw,
         // The old ones go first, since they may hold the node's last address.
         None if !others.is_empty() => Step::Remove(others),
         None => Step::Run,
     }
 }
 
+/// Whether the pod is reported with an address.
+pub fn has_ip(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.is_some_and(|status| status.pod_ip.is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use podplane_api::{
         ObjectKey,
-        core::PodStatus,
+        core::{PodCondition, PodStatus},
         jiff::Timestamp,
         meta::{ObjectMeta, Time},
+        pod_ips::POD_READY_TO_START_CONTAINERS,
     };
 
     use super::*;
@@ -90,6 +118,17 @@ mod tests {
         }
     }
 
+    /// The kubelet has said whether there is a sandbox.
+    fn said(mut pod: Pod, sandbox: &str) -> Pod {
+        let status = pod.status.get_or_insert_default();
+        status.conditions = Some(vec![PodCondition {
+            type_: POD_READY_TO_START_CONTAINERS.into(),
+            status: sandbox.into(),
+            ..PodCondition::default()
+        }]);
+        pod
+    }
+
     fn sandbox(id: &str, attempt: u32, ready: bool) -> Sandbox {
         Sandbox {
             id: id.into(),
@@ -105,6 +144,8 @@ mod tests {
         let (ready, stopped) = (sandbox("r", 1, true), sandbox("s", 0, false));
         let remove = |ids: &[&str]| Step::Remove(ids.iter().map(|id| (*id).to_owned()).collect());
         let alive = pod("Pending", false);
+        let mut reported = said(pod("Running", false), "True");
+        reported.status.get_or_insert_default().pod_ip = Some("10.0.0.2".into());
         let cases = [
             ("new", Some(&alive), vec![], Step::Run),
             (
@@ -114,6 +155,18 @@ mod tests {
                 Step::Report("r".into()),
             ),
             ("dead", Some(&alive), vec![stopped.clone()], remove(&["s"])),
+            (
+                "dead, and its address reported",
+                Some(&reported),
+                vec![stopped.clone()],
+                Step::Withdraw,
+            ),
+            (
+                "vanished, and its address reported",
+                Some(&reported),
+                vec![],
+                Step::Withdraw,
+            ),
             (
                 "both",
                 Some(&alive),
@@ -137,31 +190,55 @@ mod tests {
                 "deleting",
                 Some(&pod("Running", true)),
                 vec![ready.clone()],
+                Step::Terminate,
+            ),
+            (
+                "deleting and ended",
+                Some(&said(pod("Succeeded", true), "True")),
+                vec![ready.clone()],
                 remove(&["r"]),
             ),
             (
-                "deleted here",
-                Some(&pod("Running", true)),
+                "deleting, ended and clean",
+                Some(&said(pod("Succeeded", true), "True")),
+                vec![],
+                Step::Release,
+            ),
+            (
+                "deleting and released",
+                Some(&said(pod("Succeeded", true), "False")),
                 vec![],
                 Step::Finish,
             ),
             (
+                "deleting and never run",
+                Some(&said(pod("Pending", true), "False")),
+                vec![],
+                Step::Release,
+            ),
+            (
                 "failed",
                 Some(&pod("Failed", false)),
-                vec![ready],
+                vec![ready.clone()],
                 remove(&["r"]),
+            ),
+            (
+                "released, and a sandbox turns up",
+                Some(&said(pod("Failed", false), "False")),
+                vec![ready],
+                Step::Terminate,
             ),
             (
                 "failed and clean",
                 Some(&pod("Failed", false)),
                 vec![],
-                Step::Rest,
+                Step::Release,
             ),
             (
-                "failed and deleted",
-                Some(&pod("Failed", true)),
+                "failed and released",
+                Some(&said(pod("Failed", false), "False")),
                 vec![],
-                Step::Finish,
+                Step::Rest,
             ),
         ];
         for (name, pod, sandboxes, want) in cases {

@@ -10,7 +10,10 @@ use podplane_api::{
     },
     jiff::Timestamp,
     meta::Time,
-    pod_ips::{OUT_OF_POD_IPS, POD_IPS, POD_READY_TO_START_CONTAINERS, is_host_network},
+    pod_ips::{
+        OUT_OF_POD_IPS, POD_IPS, POD_READY_TO_START_CONTAINERS, has_no_sandbox, is_host_network,
+        is_terminal,
+    },
 };
 
 /// A sandbox that is ready.
@@ -125,6 +128,73 @@ pub fn creating(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
     status
 }
 
+/// What is left on the node of a pod that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// A sandbox, which may hold an address.
+    Sandbox,
+    /// Nothing.
+    Nothing,
+}
+
+/// The pod has ended, as Kubernetes' kubelet says it: what ran has succeeded, what never ran has failed. Its addresses stay as a record of
+/// what they were.
+pub fn ended(pod: &Pod, remains: Remains, now: Timestamp) -> PodStatus {
+    let mut status = pod.status.clone().unwrap_or_default();
+    for container in [
+        &mut status.container_statuses,
+        &mut status.init_container_statuses,
+    ]
+    .into_iter()
+    .flatten()
+    .flatten()
+    {
+        end_container(container, now);
+    }
+    let has_run = status.phase.as_deref() == Some("Running");
+    let phase = match status.phase.take() {
+        Some(phase) if is_terminal(pod) => phase,
+        _ if has_run => "Succeeded".to_owned(),
+        _ => "Failed".to_owned(),
+    };
+    let reason = match phase.as_str() {
+        "Succeeded" => "PodCompleted",
+        _ => "PodFailed",
+    };
+    status.phase = Some(phase);
+    let sandbox = match remains {
+        Remains::Nothing => "False",
+        Remains::Sandbox if has_no_sandbox(pod) => "Unknown",
+        Remains::Sandbox => "True",
+    };
+    set_condition(
+        &mut status,
+        POD_READY_TO_START_CONTAINERS,
+        sandbox,
+        None,
+        now,
+    );
+    for kind in ["Ready", "ContainersReady"] {
+        set_condition(&mut status, kind, "False", Some((reason, "")), now);
+    }
+    status
+}
+
+fn end_container(container: &mut ContainerStatus, now: Timestamp) {
+    let state = container.state.get_or_insert_default();
+    if let Some(running) = state.running.take() {
+        container.ready = false;
+        container.started = Some(false);
+        state.terminated = Some(ContainerStateTerminated {
+            exit_code: 0,
+            reason: Some("Completed".into()),
+            started_at: running.started_at,
+            finished_at: Some(Time(now)),
+            ..ContainerStateTerminated::default()
+        });
+    }
+}
+
 /// The pod is refused for want of an address; the texts are those of Kubernetes' admission.
 pub fn rejected(pod: &Pod, rejection: Rejection, now: Timestamp) -> PodStatus {
     let Rejection { used, capacity } = rejection;
@@ -237,7 +307,9 @@ fn set_condition(
         type_: kind.into(),
         status: value.into(),
         reason: why.map(|(reason, _)| reason.into()),
-        message: why.map(|(_, message)| message.into()),
+        message: why
+            .map(|(_, message)| message.to_owned())
+            .filter(|message| !message.is_empty()),
         last_transition_time: since.or(Some(Time(now))),
         ..PodCondition::default()
     };
@@ -345,6 +417,65 @@ mod tests {
             .unwrap()
             .waiting;
         assert_eq!(waiting.unwrap().reason.as_deref(), Some("PodInitializing"));
+    }
+
+    fn with(status: PodStatus) -> Pod {
+        Pod {
+            status: Some(status),
+            ..pod(false)
+        }
+    }
+
+    #[test]
+    fn an_ended_pod_keeps_its_address_on_record_until_and_after_its_sandbox_is_gone() {
+        let sandbox = ReadySandbox {
+            ips: ips(&["10.0.0.2"]),
+            created: NOW,
+        };
+        let running = with(running(&pod(false), &sandbox, &[], NOW));
+        let later = Timestamp::from_second(60).unwrap();
+        let ending = ended(&running, Remains::Sandbox, later);
+        assert_eq!(ending.phase.as_deref(), Some("Succeeded"));
+        assert_eq!(ending.pod_ip.as_deref(), Some("10.0.0.2"));
+        assert_eq!(
+            condition(&ending, POD_READY_TO_START_CONTAINERS).status,
+            "True"
+        );
+        let ready = condition(&ending, "Ready");
+        assert_eq!(
+            (ready.status.as_str(), ready.reason.as_deref()),
+            ("False", Some("PodCompleted"))
+        );
+        for container in ending.container_statuses.iter().flatten() {
+            let end = container.state.as_ref().unwrap().terminated.as_ref();
+            assert_eq!(end.unwrap().finished_at, Some(Time(later)));
+        }
+        let gone = ended(&with(ending), Remains::Nothing, later);
+        assert_eq!(gone.phase.as_deref(), Some("Succeeded"));
+        assert_eq!(gone.pod_ip.as_deref(), Some("10.0.0.2"));
+        assert_eq!(
+            condition(&gone, POD_READY_TO_START_CONTAINERS).status,
+            "False"
+        );
+        let again = ended(&with(gone.clone()), Remains::Nothing, NOW);
+        assert_eq!(again, gone, "what has not changed is not written");
+    }
+
+    #[test]
+    fn a_pod_that_ends_before_it_ran_has_failed() {
+        let waiting = with(creating(&pod(false), &[], NOW));
+        let status = ended(&waiting, Remains::Sandbox, NOW);
+        assert_eq!(status.phase.as_deref(), Some("Failed"));
+        let sandbox = condition(&status, POD_READY_TO_START_CONTAINERS);
+        assert_eq!(sandbox.status, "Unknown", "the sandbox may have an address");
+        assert!(
+            status.container_statuses.iter().flatten().all(|c| c
+                .state
+                .as_ref()
+                .unwrap()
+                .waiting
+                .is_some())
+        );
     }
 
     #[test]

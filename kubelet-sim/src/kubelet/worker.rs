@@ -17,9 +17,9 @@ use super::{
     admission::Verdict,
     metrics::Running,
     node::{NetworkState, Node, NodeError},
-    plan::{Step, plan},
+    plan::{Step, has_ip, plan},
     runtime::rpc_error,
-    status,
+    status::{self, Remains},
     trace::Steps,
 };
 use crate::cri::sandboxes::chain;
@@ -124,20 +124,32 @@ impl Worker {
         synced
     }
 
-    async fn take(&mut self, steps: &mut Steps, pod: Option<Arc<Pod>>) -> Result<Next, NodeError> {
+    async fn take(
+        &mut self,
+        steps: &mut Steps,
+        mut pod: Option<Arc<Pod>>,
+    ) -> Result<Next, NodeError> {
         loop {
             let listed = self.node.runtime.list_of(&self.uid).await;
             let sandboxes = listed.map_err(NodeError::runtime("list the pod's sandboxes"))?;
             match (plan(pod.as_deref(), &sandboxes), &pod) {
+                // The API server has said that it is gone; the change that says so too is on its way.
+                (Step::Forget, _) if self.pod.borrow().is_some() => return Ok(Next::Rest),
                 (Step::Forget, _) => return Ok(Next::End),
+                (Step::Terminate, Some(over)) => {
+                    let status = status::ended(over, Remains::Sandbox, Timestamp::now());
+                    pod = self.write(steps, over, status).await?;
+                }
+                (Step::Withdraw, Some(without)) => pod = self.waiting(steps, without).await?,
                 (Step::Remove(ids), of) => {
                     self.running = None;
-                    self.remove(steps, &ids).await?;
-                    if let Some(stopped) = of.as_deref().filter(|pod| has_ip(pod)) {
-                        let message = "Stopped the pod's sandbox; its address is free";
-                        let events = &self.node.events;
-                        events.record(stopped, EventType::Normal, "Killing", "", message);
-                    }
+                    let removed = self.remove(steps, &ids).await;
+                    self.tell_removal(of.as_deref(), &removed);
+                    removed?;
+                }
+                (Step::Release, Some(over)) => {
+                    let status = status::ended(over, Remains::Nothing, Timestamp::now());
+                    pod = self.write(steps, over, status).await?;
                 }
                 (Step::Run, Some(running)) => {
                     self.running = None;
@@ -153,6 +165,10 @@ impl Worker {
                     let Some(ready) = ready else { continue };
                     let host = &self.node.machine.ips;
                     let status = status::running(reported, &ready, host, Timestamp::now());
+                    if let Some(other) = self.node.other_holder(reported, &status) {
+                        tracing::debug!(node = self.node.name(), pod = %reported.key(), other, "address is still reported as another pod's");
+                        return Ok(Next::Again(SOON));
+                    }
                     self.write(steps, reported, status).await?;
                     if self.running.is_none() {
                         self.running = Some(self.node.metrics.running());
@@ -172,7 +188,15 @@ impl Worker {
                     return Ok(Next::Rest);
                 }
                 // These are planned only for a pod that is there.
-                (Step::Run | Step::Report(_) | Step::Finish, None) => return Ok(Next::Rest),
+                (
+                    Step::Terminate
+                    | Step::Withdraw
+                    | Step::Release
+                    | Step::Run
+                    | Step::Report(_)
+                    | Step::Finish,
+                    None,
+                ) => return Ok(Next::Rest),
             }
         }
     }
@@ -191,6 +215,23 @@ impl Worker {
         }
         self.node.changed.notify_one();
         Ok(())
+    }
+
+    /// Tells people that the pod's sandboxes are gone, or why they are not.
+    fn tell_removal(&mut self, pod: Option<&Pod>, removed: &Result<(), NodeError>) {
+        match (pod, removed) {
+            (None, _) => {}
+            (Some(pod), Ok(())) if has_ip(pod) => {
+                let message = "Stopped the pod's sandbox; its address is free";
+                let events = &self.node.events;
+                events.record(pod, EventType::Normal, "Killing", "", message);
+            }
+            (Some(_), Ok(())) => {}
+            (Some(pod), Err(error)) => {
+                let message = format!("error killing pod: {}", chain(error));
+                self.tell_once(pod, "FailedKillPod", message);
+            }
+        }
     }
 
     /// Runs a sandbox for the pod, when its node has said that it has addresses in use.
@@ -231,11 +272,6 @@ impl Worker {
                 self.waiting(steps, pod).await?;
                 return Ok(Some(Next::Rest));
             }
-        }
-        if has_ip(pod) {
-            // Its sandbox is gone, and with it the address, which another pod may be given before this one is ready again. The change wakes us.
-            self.waiting(steps, pod).await?;
-            return Ok(Some(Next::Rest));
         }
         let mut admission = steps.begin("admit");
         match self.node.admit(pod).await? {
@@ -310,20 +346,24 @@ impl Worker {
     }
 
     /// Reports that the pod is being created.
-    async fn waiting(&self, steps: &mut Steps, pod: &Arc<Pod>) -> Result<(), NodeError> {
+    async fn waiting(
+        &self,
+        steps: &mut Steps,
+        pod: &Arc<Pod>,
+    ) -> Result<Option<Arc<Pod>>, NodeError> {
         let status = status::creating(pod, &self.node.machine.ips, Timestamp::now());
         self.write(steps, pod, status).await
     }
 
-    /// Writes the pod's status if it is not so already.
+    /// Writes the pod's status if it is not so already, and returns the pod as it is then; `None` if it is gone.
     async fn write(
         &self,
         steps: &mut Steps,
-        pod: &Pod,
+        pod: &Arc<Pod>,
         status: PodStatus,
-    ) -> Result<(), NodeError> {
+    ) -> Result<Option<Arc<Pod>>, NodeError> {
         if pod.status.as_ref() == Some(&status) {
-            return Ok(());
+            return Ok(Some(pod.clone()));
         }
         let pods = self.node.client.namespaced::<Pod>(pod.namespace());
         let phase = status.phase.as_deref().unwrap_or_default();
@@ -337,13 +377,13 @@ impl Worker {
         };
         let wanted = Pod {
             status: Some(status),
-            ..pod.clone()
+            ..Pod::clone(pod)
         };
         let written = pods.update_status(&wanted);
         match span.around(written, ToString::to_string).await {
-            Ok(_) => Ok(()),
-            // It is gone, and the change that says so will wake us.
-            Err(error) if error.is_not_found() => Ok(()),
+            Ok(written) => Ok(Some(Arc::new(written))),
+            // The change that says so will wake us.
+            Err(error) if error.is_not_found() => Ok(None),
             // A conflict among others: the pod that we looked at is old, the new one is on its way and wakes us.
             Err(error) => Err(NodeError::api("write the pod's status")(error)),
         }
@@ -366,10 +406,4 @@ impl Worker {
             Ok(_) => Ok(()),
         }
     }
-}
-
-fn has_ip(pod: &Pod) -> bool {
-    pod.status
-        .as_ref()
-        .is_some_and(|status| status.pod_ip.is_some())
 }
