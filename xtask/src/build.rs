@@ -1,4 +1,4 @@
-//! Building the programs as users get them.
+//! Builds the programs: for this machine, and as they are published.
 
 use std::{
     env, fs,
@@ -6,50 +6,107 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
-/// What users install is static, so that it runs on nodes of whose libraries nothing is known and in an image that has nothing else, and at a fixed address, which
-/// saves the relocations at start. Its panics abort. The profile's `strip` would leave out packages with settings of their own.
-const RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no -C strip=symbols";
+use crate::parts::Parts;
 
-/// Builds `podplane` and the plugins into `target/release`, as static programs.
-pub(crate) fn programs() -> Result<()> {
-    podplane()?;
-    plugins()
+/// Programs are static, so that they run on nodes of whose libraries nothing is known and in an image that has nothing else,
+/// and at a fixed address, which saves the relocations at start. `strip` of a profile would leave out packages with settings
+/// of their own.
+const RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static -C strip=symbols";
+
+/// The packages whose programs users have. Cargo is always told of both, and so builds what they share once: for one of them
+/// alone it would choose fewer features of the dependencies.
+const PACKAGES: [&str; 2] = ["podplane-cli", "podplane-cni"];
+
+/// The most that the published `podplane`, and with it the image, may weigh (ADR 0017).
+const MAX_DIST: u64 = 60_000_000;
+
+/// A profile of the root `Cargo.toml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// What `up`, `build`, `test` and `bench` use: built in minutes, fast where servers spend their time.
+    Release,
+    /// What is published: small.
+    Dist,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Dist => "dist",
+        }
+    }
+
+    /// The directory of its programs.
+    fn dir(self) -> PathBuf {
+        target_dir().join(self.name())
+    }
+}
+
+/// Builds `podplane` and the plugins into the profile's directory, and says what each took.
+pub(crate) fn programs(profile: Profile, parts: &mut Parts) -> Result<()> {
+    parts.time("build podplane", || podplane(profile))?;
+    parts.time("build plugins", || plugins(profile))
+}
+
+/// Builds the programs as they are published, and refuses a `podplane` that is too large for the image.
+pub(crate) fn dist(parts: &mut Parts) -> Result<()> {
+    programs(Profile::Dist, parts)?;
+    let mut names = plugin_names()?;
+    names.insert(0, "podplane".to_owned());
+    for name in names {
+        let size = fs::metadata(Profile::Dist.dir().join(&name))?.len();
+        parts.note(&format!("{name}: {size} bytes"));
+        ensure!(
+            name != "podplane" || size < MAX_DIST,
+            "the published podplane has {size} bytes: must be less than {MAX_DIST}; see docs/adr/0017-static-release-and-image.md"
+        );
+    }
+    Ok(())
 }
 
 /// Builds `podplane` alone.
-pub(crate) fn podplane() -> Result<()> {
-    program("podplane-cli", &["podplane".to_owned()])
+pub(crate) fn podplane(profile: Profile) -> Result<()> {
+    build(profile, &PACKAGES, &["podplane".to_owned()])
 }
 
 /// Builds the plugins alone.
-pub(crate) fn plugins() -> Result<()> {
-    program("podplane-cni", &plugin_names()?)
+pub(crate) fn plugins(profile: Profile) -> Result<()> {
+    build(profile, &PACKAGES, &plugin_names()?)
 }
 
-/// Builds what `cargo xtask bench` calls, as `podplane` is built.
+/// Builds the load generator of `cargo xtask bench apiserver`, as `podplane` is built.
 pub(crate) fn bench() -> Result<()> {
-    program("podplane-bench", &["podplane-bench".to_owned()])
+    build(
+        Profile::Release,
+        &["podplane-bench"],
+        &["podplane-bench".to_owned()],
+    )
 }
 
-/// Builds the programs `names` of a package, and puts them into `target/release`.
-fn program(package: &str, names: &[String]) -> Result<()> {
+/// Builds the programs `names` of these packages, and puts them into the profile's directory.
+fn build(profile: Profile, packages: &[&str], names: &[String]) -> Result<()> {
     // With an explicit target the flags are not for build scripts and macros, which cannot be static.
     let target = host_target()?;
-    run(cargo().env("RUSTFLAGS", rustflags(&target)).args([
+    let mut cargo = cargo();
+    cargo.env("RUSTFLAGS", rustflags(&target)).args([
         "build",
-        "--release",
-        "--package",
-        package,
-        "--bins",
+        "--profile",
+        profile.name(),
         "--target",
         &target,
-    ]))?;
-    let built = target_dir().join(&target).join("release");
-    fs::create_dir_all(release_dir()).context("make target/release")?;
+    ]);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+    run(cargo.args(names.iter().flat_map(|name| ["--bin", name.as_str()])))?;
+    let (built, placed) = (
+        target_dir().join(&target).join(profile.name()),
+        profile.dir(),
+    );
+    fs::create_dir_all(&placed).with_context(|| format!("make {}", placed.display()))?;
     for name in names {
-        let (from, to) = (built.join(name), release_dir().join(name));
+        let (from, to) = (built.join(name), placed.join(name));
         // It may be running: a new file beside it and a rename leave that process alone.
         let new = to.with_extension("new");
         fs::copy(&from, &new).with_context(|| format!("copy {}", from.display()))?;
@@ -106,15 +163,22 @@ pub(crate) fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Where the programs are.
+/// Where the programs of the profile `release` are.
 pub(crate) fn release_dir() -> PathBuf {
-    target_dir().join("release")
+    Profile::Release.dir()
 }
 
 /// The cargo that runs this, in the workspace's root.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root());
+    cargo
+}
+
+/// The program that generates files, with its first argument to come.
+pub(crate) fn generator() -> Command {
+    let mut cargo = cargo();
+    cargo.args(["run", "--quiet", "--package", "xtask-generate", "--"]);
     cargo
 }
 

@@ -1,17 +1,20 @@
 //! `cargo xtask`: building, starting and testing podplane with nothing but a Rust toolchain.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
 mod bench;
 mod build;
-mod definitions;
 mod fuzz;
-mod kubernetes;
+mod outcome;
+mod parts;
 mod peers;
-mod proto;
-mod run;
+mod tests;
+mod up;
+
+use build::Profile;
+use parts::Parts;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Builds, starts and tests podplane")]
@@ -22,12 +25,23 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Build every program into target/release: podplane, and the CNI plugins as static programs.
+    /// Build every program into target/release: podplane, and the CNI plugins, as static programs.
     Build,
+    /// Build every program into target/dist as it is published: smaller, and several times as long to build.
+    ///
+    /// Fails if podplane is too large for the image.
+    Dist,
     /// Build, start a cluster with three nodes and the pods of deploy/sample.yaml, and show them with their addresses.
     ///
-    /// `target/release/podplane down` ends it.
-    Up,
+    /// `target/release/podplane down` ends it, with the same --data-dir if one was given.
+    #[command(
+        after_help = "Examples:\n  cargo xtask up\n  cargo xtask up -- --nodes 5 --network ledger\n  cargo xtask up -- --data-dir /tmp/other -f pods.yaml"
+    )]
+    Up {
+        /// Passed on to `podplane up`; --nodes and --filename replace the defaults.
+        #[arg(last = true, value_name = "FLAGS")]
+        flags: Vec<OsString>,
+    },
     /// Build, install the programs that tests compare with, and run every test.
     Test {
         /// Passed on to `cargo test`, for example the name of a test.
@@ -67,15 +81,18 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Build => build::programs(),
-        Command::Up => run::up(),
-        Command::Test { args } => run::test(&args),
-        Command::Soak { args } => run::soak(&args),
+        Command::Build => build::programs(Profile::Release, &mut Parts::of("build")),
+        Command::Dist => build::dist(&mut Parts::of("dist")),
+        Command::Up { flags } => up::up(&flags),
+        Command::Test { args } => tests::test(&args),
+        Command::Soak { args } => tests::soak(&args),
         Command::Bench { what } => bench::run(&what),
         Command::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
-        Command::Proto => proto::generate(),
-        Command::Definitions => definitions::generate(),
-        Command::Kubernetes { kubectl } => kubernetes::generate(&kubectl),
+        Command::Proto => build::run(build::generator().arg("proto")),
+        Command::Definitions => build::run(build::generator().arg("definitions")),
+        Command::Kubernetes { kubectl } => {
+            build::run(build::generator().arg("kubernetes").arg(kubectl))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

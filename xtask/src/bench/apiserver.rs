@@ -17,7 +17,7 @@ use super::{
     said, sandbox,
     stats::Pairs,
 };
-use crate::build::{self, release_dir};
+use crate::build::{self, Profile, release_dir};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Row {
@@ -64,7 +64,7 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
             if !Path::new("/usr/bin/etcd").exists() {
                 bail!("/usr/bin/etcd is missing: apt-get install etcd-server");
             }
-            build::podplane()?;
+            build::podplane(Profile::Release)?;
             build::bench()?;
             sandbox::enter()
         }

@@ -9,7 +9,7 @@ use super::{
     Options, attach, circumstances, finish, fixture::Fixture, host_local, name, note, report::Line,
     said, sandbox,
 };
-use crate::build;
+use crate::build::{self, Profile};
 
 /// Debian's plugins, package containernetworking-plugins.
 pub(super) const DEBIAN: &str = "/usr/lib/cni";
@@ -62,7 +62,7 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
                     "{DEBIAN}/host-local is missing: apt-get install containernetworking-plugins"
                 );
             }
-            build::plugins()?;
+            build::plugins(Profile::Release)?;
             sandbox::enter()
         }
     }

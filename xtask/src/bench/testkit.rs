@@ -10,7 +10,10 @@ use super::{
     report::{Goal, Line, Unit},
     stats::Pairs,
 };
-use crate::build;
+use crate::{
+    build::{self, Profile},
+    parts::Parts,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Row {
@@ -24,7 +27,7 @@ pub(crate) enum Row {
 
 /// Measures.
 pub(super) fn run(options: &Options<Row>) -> Result<()> {
-    build::programs()?;
+    build::programs(Profile::Release, &mut Parts::of("bench"))?;
     let mut lines = Vec::new();
     for row in options.rows() {
         note(&format!("{} …", name(row)));

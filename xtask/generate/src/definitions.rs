@@ -20,8 +20,6 @@ use serde_json::{
     ser::{PrettyFormatter, Serializer},
 };
 
-use crate::build;
-
 const PACKAGE: &str = "kubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9";
 pub(crate) const VERSION: &str = "1.33";
 const OUTPUT: &str = "crates/api/schema/kubernetes.json";
@@ -134,12 +132,12 @@ fn write(output: &str, version: &str, schemas: Value) -> Result<()> {
     let narrow = PrettyFormatter::with_indent(b" ");
     document.serialize(&mut Serializer::with_formatter(&mut text, narrow))?;
     text.push(b'\n');
-    fs::write(build::root().join(output), text).with_context(|| format!("write {output}"))
+    fs::write(crate::root().join(output), text).with_context(|| format!("write {output}"))
 }
 
 /// Downloads the package with pip, which checks its hash, and unpacks it.
 fn fetch() -> Result<PathBuf> {
-    let directory = build::root().join("target/definitions");
+    let directory = crate::root().join("target/definitions");
     fs::create_dir_all(&directory)?;
     let requirements = directory.join("requirements.txt");
     fs::write(&requirements, PACKAGE)?;

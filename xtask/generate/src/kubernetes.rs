@@ -18,7 +18,7 @@ use prost::Message as _;
 use prost_reflect::{Cardinality, DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 use serde_json::Value;
 
-use crate::{build, definitions};
+use crate::definitions;
 
 const ROOT: &str = "proto/proto";
 const OPTIONS: &str = "github.com/gogo/protobuf/gogoproto/gogo.proto";
@@ -48,7 +48,7 @@ pub(crate) fn generate(kubectl: &Path) -> Result<()> {
         }
     }
     for (file, messages) in files {
-        let path = build::root().join(ROOT).join(&file);
+        let path = crate::root().join(ROOT).join(&file);
         fs::create_dir_all(path.parent().context("a directory")?)?;
         fs::write(&path, text(&version, &file, &messages)?)
             .with_context(|| format!("write {}", path.display()))?;
@@ -84,7 +84,7 @@ fn descriptors(kubectl: &Path) -> Result<DescriptorPool> {
     }
 
     let program = fs::read(kubectl).with_context(|| format!("read {}", kubectl.display()))?;
-    let options = protox::compile([OPTIONS], [build::root().join(ROOT)])?;
+    let options = protox::compile([OPTIONS], [crate::root().join(ROOT)])?;
     let mut files: Vec<_> = options
         .file
         .iter()

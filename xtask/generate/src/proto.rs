@@ -26,9 +26,9 @@ use prost_types::FileDescriptorSet;
 use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
-use crate::{build, definitions};
+use crate::definitions;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto/proto");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/proto");
 
 /// A package of generated messages.
 #[derive(Debug, PartialEq)]
@@ -207,7 +207,7 @@ pub(crate) fn generate() -> Result<()> {
 
 /// The definitions that `cargo xtask definitions` wrote of ClusterCIDR. Lists have no message of their kind.
 fn cluster_cidr() -> Result<Map<String, Value>> {
-    let file = build::root().join(definitions::MOVED_OUTPUT);
+    let file = crate::root().join(definitions::MOVED_OUTPUT);
     let text = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
     let mut document: Value = serde_json::from_slice(&text)?;
     match document["components"]["schemas"].take() {

@@ -1,0 +1,178 @@
+//! What cargo's and libtest's lines say of all tests.
+
+use std::fmt;
+
+/// The outcome of `cargo test --no-fail-fast`, read line by line.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// cargo's own verdict.
+    pub(crate) succeeded: bool,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    /// Failures of the program that is running.
+    names: Vec<String>,
+    failures: Vec<Failure>,
+}
+
+/// A test program that failed.
+#[derive(Debug, PartialEq, Eq)]
+struct Failure {
+    /// The flags with which cargo runs it alone.
+    flags: String,
+    /// The tests that failed; none if the program ended by a signal, or was not started.
+    tests: Vec<String>,
+}
+
+impl Outcome {
+    /// Takes in one line.
+    pub(crate) fn line(&mut self, line: &str) {
+        let line = line.trim_end();
+        if let Some(name) = failed_test(line) {
+            self.names.push(name.to_owned());
+        } else if let Some(counts) = line.strip_prefix("test result: ") {
+            self.passed += count(counts, "passed");
+            self.failed += count(counts, "failed");
+            self.ignored += count(counts, "ignored");
+        } else if let Some(flags) = failed_target(line) {
+            let mut tests = std::mem::take(&mut self.names);
+            tests.sort();
+            self.failures.push(Failure {
+                flags: flags.to_owned(),
+                tests,
+            });
+        }
+    }
+}
+
+/// libtest's `test NAME ... FAILED`.
+fn failed_test(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("test ")?;
+    Some(name.split_once(" ... FAILED")?.0)
+}
+
+/// cargo's ``error: test failed, to rerun pass `FLAGS` ``, in which doc tests are a `doctest`.
+fn failed_target(line: &str) -> Option<&str> {
+    let error = line.strip_prefix("error: ")?;
+    let (what, flags) = error.split_once(" failed, to rerun pass `")?;
+    ["test", "doctest"].contains(&what).then_some(())?;
+    flags.strip_suffix('`')
+}
+
+/// The number before a word, as in `3 passed`.
+fn count(counts: &str, word: &str) -> u64 {
+    let each = counts.split([';', '.']).map(str::trim);
+    each.filter_map(|part| part.strip_suffix(word))
+        .find_map(|number| number.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            succeeded,
+            passed,
+            failed,
+            ignored,
+            failures,
+            ..
+        } = self;
+        if !failures.is_empty() {
+            writeln!(f, "\nfailures of all test programs:")?;
+        }
+        for Failure { flags, tests } in failures {
+            writeln!(f, "    cargo test {flags}")?;
+            if tests.is_empty() {
+                writeln!(
+                    f,
+                    "        the program ended without naming a test: see above"
+                )?;
+            }
+            for test in tests {
+                writeln!(f, "        {test}")?;
+            }
+        }
+        let verdict = if *succeeded { "ok" } else { "FAILED" };
+        writeln!(
+            f,
+            "\ntest result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored; all test programs"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = "
+     Running tests/cidr_change.rs (target/debug/deps/cidr_change-2f5d5b9d38a3c0f5)
+
+running 3 tests
+test story_b_without_the_fault ... ok
+test story_b_from_the_fault_to_its_repair ... FAILED
+test chaos::a_panic - should panic ... FAILED
+
+failures:
+
+---- story_b_from_the_fault_to_its_repair stdout ----
+NOT: the 28 that waited get a block each
+
+failures:
+    story_b_from_the_fault_to_its_repair
+
+test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 190.09s
+
+error: test failed, to rerun pass `-p podplane-tests --test cidr_change`
+     Running tests/up.rs (target/debug/deps/up-0000000000000000)
+
+running 1 test
+error: test failed, to rerun pass `-p podplane-tests --test up`
+
+Caused by:
+  process didn't exit successfully: `/a/up-0000000000000000` (signal: 6, SIGABRT: process abort signal)
+   Doc-tests podplane_api
+
+test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s; merged doctests compilation took 0.5s
+
+error: 2 targets failed:
+    `-p podplane-tests --test cidr_change`
+    `-p podplane-tests --test up`
+";
+
+    fn read(text: &str) -> Outcome {
+        let mut outcome = Outcome::default();
+        for line in text.lines() {
+            outcome.line(line);
+        }
+        outcome
+    }
+
+    #[test]
+    fn names_each_failed_test_and_each_program_that_ended_early() {
+        assert_eq!(
+            read(PRINTED).to_string(),
+            "
+failures of all test programs:
+    cargo test -p podplane-tests --test cidr_change
+        chaos::a_panic - should panic
+        story_b_from_the_fault_to_its_repair
+    cargo test -p podplane-tests --test up
+        the program ended without naming a test: see above
+
+test result: FAILED. 5 passed; 2 failed; 1 ignored; all test programs
+"
+        );
+    }
+
+    #[test]
+    fn adds_up_what_passed() {
+        let mut outcome = read(
+            "test a ... ok\ntest result: ok. 2 passed; 0 failed; 3 ignored; 0 measured; 9 filtered out; finished in 0.00s",
+        );
+        outcome.succeeded = true;
+        assert_eq!(
+            outcome.to_string(),
+            "\ntest result: ok. 2 passed; 0 failed; 3 ignored; all test programs\n"
+        );
+    }
+}

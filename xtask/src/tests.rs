@@ -1,0 +1,92 @@
+//! `cargo xtask test` and `soak`: every test, against the programs as `up` builds them.
+
+use std::{
+    io::{self, BufRead, BufReader, Write as _},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    build::{self, Profile, release_dir, run},
+    outcome::Outcome,
+    parts::Parts,
+    peers,
+};
+
+/// Runs every test once.
+pub(crate) fn test(args: &[String]) -> Result<()> {
+    all("test", args, None)
+}
+
+/// Runs the same tests, with more rounds where a test has rounds.
+pub(crate) fn soak(args: &[String]) -> Result<()> {
+    all("soak", args, Some(("PODPLANE_SOAK", "1")))
+}
+
+fn all(command: &'static str, args: &[String], variable: Option<(&str, &str)>) -> Result<()> {
+    let mut parts = Parts::of(command);
+    parts.time("install peers", peers::install)?;
+    build::programs(Profile::Release, &mut parts)?;
+    parts.time("build tests", || {
+        let no_run = ["--no-run".to_owned()];
+        run(&mut tests(&[&no_run, args].concat()))
+    })?;
+    let mut tests = tests(args);
+    tests.envs(variable);
+    let outcome = parts.time("run tests", || watched(&mut tests))?;
+    parts.summary();
+    conclude(&outcome)
+}
+
+fn tests(args: &[String]) -> Command {
+    let mut cargo = build::cargo();
+    // What fails hides nothing that comes after it.
+    cargo
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(args);
+    cargo
+        .env("PODPLANE_BIN_DIR", release_dir())
+        .env("PODPLANE_PYTHONPATH", peers::python_path());
+    cargo
+}
+
+/// Runs the tests, passes on what they print, and reads in it what failed.
+fn watched(tests: &mut Command) -> Result<Outcome> {
+    // One pipe for both, so that cargo's lines stay between those of the tests that they are about.
+    let (reader, writer) = io::pipe().context("make a pipe")?;
+    tests
+        .stdout(writer.try_clone().context("copy the pipe")?)
+        .stderr(writer);
+    let mut child = tests.spawn().context("start cargo test")?;
+    // Else the command keeps its ends of the pipe open, and it never ends.
+    tests
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
+    let mut outcome = Outcome::default();
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    let mut out = io::stdout().lock();
+    while reader
+        .read_until(b'\n', &mut line)
+        .context("read the tests' output")?
+        > 0
+    {
+        out.write_all(&line).context("pass on the tests' output")?;
+        out.flush().context("pass on the tests' output")?;
+        outcome.line(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    outcome.succeeded = child.wait().context("wait for cargo test")?.success();
+    Ok(outcome)
+}
+
+/// Prints what failed, and one line for all tests in the form of those for each program.
+#[expect(clippy::print_stdout, reason = "as cargo test does")]
+fn conclude(outcome: &Outcome) -> Result<()> {
+    print!("{outcome}");
+    if !outcome.succeeded {
+        bail!("cargo test failed; the lines above name each test that did");
+    }
+    Ok(())
+}

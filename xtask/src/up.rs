@@ -1,0 +1,164 @@
+//! `cargo xtask up`: a cluster to look at.
+
+use std::{ffi::OsString, process::Command};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::{
+    build::{self, Profile, release_dir, run},
+    parts::Parts,
+};
+
+/// Builds, starts, and shows: nodes, pods, and one ping between nodes. `flags` are those of `podplane up`.
+pub(crate) fn up(flags: &[OsString]) -> Result<()> {
+    let mut parts = Parts::of("up");
+    build::programs(Profile::Release, &mut parts)?;
+    let cluster = Cluster::new(flags);
+    parts.time("start", || {
+        run(cluster.podplane().arg("up").args(&cluster.flags))
+    })?;
+    run(cluster.podplane().args(["get", "nodes", "-o", "wide"]))?;
+    run(cluster.podplane().args(["get", "pods", "-o", "wide"]))?;
+    cluster.ping(&parts)?;
+    parts.summary();
+    Ok(())
+}
+
+/// The cluster that is started.
+#[derive(Debug)]
+struct Cluster {
+    /// The flags of `up`, defaults among them.
+    flags: Vec<OsString>,
+    data_dir: Option<OsString>,
+}
+
+impl Cluster {
+    fn new(given: &[OsString]) -> Self {
+        let mut flags = given.to_vec();
+        if value_of(given, &["--nodes"]).is_none() {
+            flags.extend(["--nodes".into(), "3".into()]);
+        }
+        if value_of(given, &["--filename", "-f"]).is_none() {
+            let sample = build::root().join("deploy/sample.yaml");
+            flags.extend(["--filename".into(), sample.into()]);
+        }
+        if !given.iter().any(|flag| flag == "--wait") {
+            flags.push("--wait".into());
+        }
+        Self {
+            flags,
+            data_dir: value_of(given, &["--data-dir"]),
+        }
+    }
+
+    /// The program, for this cluster and not for another that the environment names.
+    fn podplane(&self) -> Command {
+        let mut podplane = Command::new(release_dir().join("podplane"));
+        podplane.env_remove("PODPLANE_SERVER");
+        if let Some(dir) = &self.data_dir {
+            podplane.env("PODPLANE_DATA_DIR", dir);
+        }
+        podplane
+    }
+
+    /// Pings once between pods on different nodes, if there are such. In ledger mode the command itself says why there is none.
+    fn ping(&self, parts: &Parts) -> Result<()> {
+        let pods = self
+            .podplane()
+            .args(["get", "pods", "-o", "json"])
+            .output()
+            .context("list the pods")?;
+        let pods: Value = serde_json::from_slice(&pods.stdout).context("read the list of pods")?;
+        match pair(&pods) {
+            Some([from, to]) => run(self
+                .podplane()
+                .args(["ping", from, to, "--count", "1", "--verify"])),
+            None => {
+                parts.note("no ping: there are no two pods with addresses on different nodes");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Two pods on different nodes.
+fn pair(pods: &Value) -> Option<[&str; 2]> {
+    let mut placed = pods["items"].as_array()?.iter().filter_map(|pod| {
+        let own_address = pod["spec"]["hostNetwork"] != Value::Bool(true);
+        own_address.then_some((
+            pod["metadata"]["name"].as_str()?,
+            pod["spec"]["nodeName"].as_str()?,
+        ))
+    });
+    let (from, node) = placed.next()?;
+    let (to, _) = placed.find(|(_, other)| *other != node)?;
+    Some([from, to])
+}
+
+/// The last value of a flag under one of its names, written as clap takes it: `--name VALUE`, `--name=VALUE`, `-n VALUE`,
+/// `-nVALUE`.
+fn value_of(flags: &[OsString], names: &[&str]) -> Option<OsString> {
+    let mut found = None;
+    for (index, flag) in flags.iter().enumerate() {
+        for name in names {
+            if flag == name {
+                found = flags.get(index + 1).cloned();
+            } else if let Some(rest) = flag.to_str().and_then(|flag| flag.strip_prefix(name)) {
+                match rest.strip_prefix('=') {
+                    Some(value) => found = Some(value.into()),
+                    None if !name.starts_with("--") => found = Some(rest.into()),
+                    None => {}
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(flags: &str) -> Cluster {
+        let flags: Vec<OsString> = flags.split_whitespace().map(Into::into).collect();
+        Cluster::new(&flags)
+    }
+
+    fn shown(cluster: &Cluster) -> String {
+        let flags: Vec<_> = cluster
+            .flags
+            .iter()
+            .map(|flag| flag.to_string_lossy())
+            .collect();
+        flags.join(" ")
+    }
+
+    #[test]
+    fn defaults_give_way_to_flags_that_are_given() {
+        let root = build::root();
+        let sample = format!("--filename {}", root.join("deploy/sample.yaml").display());
+        assert_eq!(
+            shown(&cluster("")),
+            format!("--nodes 3 {sample} --wait"),
+            "all defaults"
+        );
+        for given in ["--nodes 5 --network ledger", "--nodes=5"] {
+            assert_eq!(shown(&cluster(given)), format!("{given} {sample} --wait"));
+        }
+        for given in ["-f a.yaml", "-fa.yaml", "--filename=a.yaml"] {
+            assert_eq!(
+                shown(&cluster(&format!("{given} --wait"))),
+                format!("{given} --wait --nodes 3")
+            );
+        }
+    }
+
+    #[test]
+    fn finds_the_data_directory_in_both_forms() {
+        for given in ["--data-dir /tmp/a", "--nodes 1 --data-dir=/tmp/a --wait"] {
+            assert_eq!(cluster(given).data_dir, Some("/tmp/a".into()), "{given}");
+        }
+        assert_eq!(cluster("--nodes 1").data_dir, None);
+    }
+}
