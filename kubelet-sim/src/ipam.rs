@@ -1,6 +1,11 @@
 //! What a node's network can give, and what it has given: host-local's configuration and files.
 
-use std::{collections::BTreeSet, io, net::IpAddr, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 use ipnet::IpNet;
 use podplane_cni::{
@@ -16,6 +21,8 @@ pub struct Ipam {
     pub capacity: Capacity,
     /// What they are in.
     pub subnets: Vec<IpNet>,
+    /// How its directory is used.
+    pub options: host_local::Options,
     dir: PathBuf,
 }
 
@@ -45,8 +52,14 @@ impl Ipam {
                 .flat_map(|set| set.ranges())
                 .map(Range::subnet)
                 .collect(),
+            options: config.options,
             dir: config.dir(),
         }))
+    }
+
+    /// The directory of allocation files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Whether the address is of the ranges as they are configured now; the files may have more, of an earlier block.

@@ -413,12 +413,14 @@ impl Journey {
                     lines.push(line(time, Stage::Ready, text(pod, "/status/phase"), how));
                 }
                 ("Ready", "False")
-                    if matches!(text(pod, "/status/phase"), "Failed" | "Succeeded") =>
+                    if matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
+                        && pod.pointer("/metadata/deletionTimestamp").is_none() =>
                 {
-                    let how = match text(pod, "/status/reason") {
-                        "" => format!("on node {node}, {}", addresses(pod)),
-                        reason => format!("{reason}: {}", text(pod, "/status/message")),
-                    };
+                    let how = format!(
+                        "{}: {}",
+                        text(pod, "/status/reason"),
+                        text(pod, "/status/message")
+                    );
                     lines.push(line(time, Stage::Ended, text(pod, "/status/phase"), how));
                 }
                 _ => {}

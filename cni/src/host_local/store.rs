@@ -30,10 +30,10 @@ use super::{
 };
 use crate::types::parse_ip;
 
-const LEASE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+pub(super) const LEASE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// How a directory is used.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
     /// How long to wait for the lock; for ever if `None`.
     pub lock_timeout: Option<Duration>,
@@ -44,8 +44,8 @@ pub struct Options {
 /// A network's directory.
 #[derive(Debug)]
 pub struct Store {
-    dir: PathBuf,
-    fd: OwnedFd,
+    pub(super) dir: PathBuf,
+    pub(super) fd: OwnedFd,
     lock: File,
     options: Options,
     index_dir: PathBuf,
@@ -119,7 +119,7 @@ impl Store {
         Ok(locked)
     }
 
-    fn guard(&self) -> Result<Guard<'_>, LockError> {
+    pub(super) fn guard(&self) -> Result<Guard<'_>, LockError> {
         lock::lock(
             &self.lock,
             &self.dir.join("lock"),
@@ -209,7 +209,7 @@ impl Store {
     }
 }
 
-fn write_all(file: &OwnedFd, content: &str) -> rustix::io::Result<()> {
+pub(super) fn write_all(file: &OwnedFd, content: &str) -> rustix::io::Result<()> {
     let mut rest = content.as_bytes();
     while !rest.is_empty() {
         let n = rustix::io::retry_on_intr(|| rustix::io::write(file, rest))?;
@@ -220,7 +220,7 @@ fn write_all(file: &OwnedFd, content: &str) -> rustix::io::Result<()> {
 
 /// Unlocks. Closing would too; this is for a store that is used again.
 #[derive(Debug)]
-struct Guard<'a>(&'a File);
+pub(super) struct Guard<'a>(&'a File);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {

@@ -36,6 +36,10 @@ pub struct Metrics {
     operations: Family<Operation, Counter<u64, AtomicU64>>,
     errors: Family<Operation, Counter<u64, AtomicU64>>,
     seconds: Family<Operation, Histogram, fn() -> Histogram>,
+    /// Allocation files of live sandboxes that were put right.
+    pub(super) restored: Counter<u64, AtomicU64>,
+    /// Addresses of live sandboxes that an ADD gave again.
+    pub(super) duplicates: Counter<u64, AtomicU64>,
 }
 
 /// From a millisecond to half a minute.
@@ -49,6 +53,8 @@ impl Default for Metrics {
             operations: Family::default(),
             errors: Family::default(),
             seconds: Family::new_with_constructor(histogram),
+            restored: Counter::default(),
+            duplicates: Counter::default(),
         }
     }
 }
@@ -72,6 +78,16 @@ impl Metrics {
             "containerd_cri_network_plugin_operations_duration_seconds",
             "How long they took, by type",
             metrics.seconds.clone(),
+        );
+        registry.register(
+            "podplane_cri_leases_restored",
+            "Allocation files of live sandboxes that were missing or damaged and were written again",
+            metrics.restored.clone(),
+        );
+        registry.register(
+            "podplane_cri_duplicate_addresses",
+            "Addresses of live sandboxes that an IPAM plugin gave a second time, and were given back",
+            metrics.duplicates.clone(),
         );
         count_plugins(registry);
         metrics

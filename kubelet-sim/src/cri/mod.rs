@@ -4,6 +4,7 @@
 //! NotFound, stopping or removing one succeeds, and making, entering or pulling one is Unimplemented. Start reading at [`sandboxes`].
 
 pub mod bridges;
+pub mod claims;
 pub mod images;
 pub mod metrics;
 pub mod network;

@@ -18,6 +18,7 @@ use podplane_cni::{
 use podplane_telemetry::trace::attribute;
 
 use super::bridges::Bridge;
+use super::claims::Conflict;
 use super::metrics::Metrics;
 use super::record::{Metadata, Plugins, PodNetwork, SandboxId};
 use super::trace::{self, Part};
@@ -47,6 +48,26 @@ pub enum AttachError {
     /// The plugins are content, and gave no address.
     #[error("failed to find network info for sandbox")]
     NoAddress,
+    /// The plugins gave an address that another sandbox has, each time; what was done is undone.
+    #[error(
+        "the IPAM plugin gave address {}, which sandbox \"{}\" has, {tries} times: its own state has lost that address; \
+         delete the pod of that sandbox or repair the plugin's state",
+        .conflict.ip, .conflict.holder
+    )]
+    Duplicate {
+        /// The address and who has it.
+        conflict: Conflict,
+        /// How often one was asked for.
+        tries: usize,
+    },
+    /// An address of another sandbox could not be given back.
+    #[error("failed to give back address {}, which sandbox \"{}\" has", .conflict.ip, .conflict.holder)]
+    Undo {
+        /// The address and who has it.
+        conflict: Conflict,
+        /// Why.
+        source: DetachError,
+    },
 }
 
 /// What could not be taken down. Everything else was.
@@ -100,6 +121,10 @@ impl Network {
 
     pub(super) fn node(&self) -> &NodeName {
         &self.node
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Executes the plugins of a list, as a step of the pod's journey.

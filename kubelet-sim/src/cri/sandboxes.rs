@@ -12,15 +12,21 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use podplane_cni::{host_local, types::ConfigError};
+use podplane_cni::{
+    host_local,
+    types::{ConfigError, NetworkConfigList},
+};
 
 use super::{
+    claims::{Claims, Restored},
     network::{AttachError, DetachError, Network},
-    record::{Metadata, Record, Records, SandboxId, State},
+    record::{Metadata, PodNetwork, Record, Records, SandboxId, State},
     template::Template,
 };
 use crate::{NodeDir, NodeName, PodCidrs, node_dir::write_atomically};
 
+/// How often an address is asked for when others have those that are given.
+const ADD_TRIES: usize = 4;
 /// Threads that put sandboxes right when a server starts.
 const RECOVERY_THREADS: usize = 8;
 
@@ -99,6 +105,7 @@ pub struct Sandboxes {
     network: Network,
     records: Records,
     table: Mutex<BTreeMap<SandboxId, Entry>>,
+    claims: Claims,
 }
 
 #[derive(Debug)]
@@ -121,6 +128,7 @@ impl Sandboxes {
         };
         let records = Records::open(dir.sandboxes()).map_err(failed)?;
         let loaded = records.load().map_err(failed)?;
+        let claims = Claims::of(&loaded);
         let table = loaded
             .into_iter()
             .map(|record| (record.id.clone(), Entry::new(record)));
@@ -130,6 +138,7 @@ impl Sandboxes {
             network,
             records,
             table: Mutex::new(table.collect()),
+            claims,
         };
         sandboxes.recover();
         Ok(sandboxes)
@@ -167,11 +176,34 @@ impl Sandboxes {
         }
     }
 
+    /// Puts the allocation files of live sandboxes right. What fails is logged and tried again by the next call.
+    fn restore_leases(&self) {
+        for Restored { dir, outcome } in self.claims.restore() {
+            let (node, dir) = (self.node(), dir.display());
+            match outcome {
+                Ok(restored) => {
+                    self.network
+                        .metrics()
+                        .restored
+                        .inc_by(restored.len() as u64);
+                    for lease in restored {
+                        tracing::warn!(%node, network = %dir, ip = %lease.ip, sandbox = lease.container_id,
+                            "allocation file of a live sandbox was missing or damaged; wrote it again");
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%node, network = %dir, error = %chain(&error), "allocation files of live sandboxes not restored");
+                }
+            }
+        }
+    }
+
     /// Reclaims addresses, namespaces and cached results that no sandbox has. What fails is logged and tried again by the next call.
     ///
     /// Each step lists what there is and looks it up in the table after that. A sandbox is in the table before it has anything, so what is not there
     /// then was left behind, or has just been released.
     pub fn collect_garbage(&self) {
+        self.restore_leases();
         let is_known = |id: &str| self.lock().contains_key(id);
         for error in self.network.collect_garbage(is_known) {
             tracing::warn!(error = %chain(&error), "garbage not collected");
@@ -401,15 +433,40 @@ impl Sandboxes {
         let planned = self.network.plan(&id, &list);
         record.network = Some(planned.clone());
         self.settle(record, State::Creating)?;
-        let ips = self
-            .network
-            .attach(&id, &record.metadata, &planned, &list)
-            .map_err(failed)?;
-        if let Some(network) = &mut record.network {
-            network.ips = ips;
-        }
+        let attached = self.attach(&id, &record.metadata, planned, &list);
+        record.network = Some(attached.map_err(failed)?);
         record.created_at = now();
         self.settle(record, State::Ready)
+    }
+
+    /// Attaches a sandbox, and sees to it that no other one has its addresses. An address that another one has is given back and asked for anew.
+    fn attach(
+        &self,
+        id: &SandboxId,
+        metadata: &Metadata,
+        mut network: PodNetwork,
+        list: &NetworkConfigList,
+    ) -> Result<PodNetwork, AttachError> {
+        self.restore_leases();
+        let mut tries = 0;
+        loop {
+            network.ips = self.network.attach(id, metadata, &network, list)?;
+            let Err(conflict) = self.claims.claim(id, &network) else {
+                return Ok(network);
+            };
+            tries += 1;
+            self.network.metrics().duplicates.inc();
+            tracing::warn!(node = %self.node(), sandbox = %id, ip = %conflict.ip, holder = %conflict.holder, tries,
+                "the IPAM plugin gave an address that another sandbox has; giving it back");
+            if let Err(source) = self.network.detach(id, metadata, &network) {
+                return Err(AttachError::Undo { conflict, source });
+            }
+            // Where the plugin had written over the other's file, it is gone now.
+            self.restore_leases();
+            if tries == ADD_TRIES {
+                return Err(AttachError::Duplicate { conflict, tries });
+            }
+        }
     }
 
     /// A bridge that has the address of an earlier block makes every ADD fail. While it has pods it stays, for them; without any it serves nobody, and goes.
@@ -427,7 +484,18 @@ impl Sandboxes {
     }
 
     /// Detaches the sandbox if it is attached, and records that it is not ready. The caller has its turn.
-    fn take_down(&self, mut record: Record) -> Result<Record, SandboxError> {
+    fn take_down(&self, record: Record) -> Result<Record, SandboxError> {
+        let id = record.id.clone();
+        self.claims.leave(&id);
+        let taken = self.detach(record);
+        match &taken {
+            Ok(_) => self.claims.release(&id),
+            Err(_) => self.claims.stay(&id),
+        }
+        taken
+    }
+
+    fn detach(&self, mut record: Record) -> Result<Record, SandboxError> {
         if let Some(network) = record.attached() {
             let detached = self.network.detach(&record.id, &record.metadata, network);
             if let Err(source) = detached {

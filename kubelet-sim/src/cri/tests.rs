@@ -340,6 +340,144 @@ async fn a_restart_keeps_what_lives_and_reclaims_what_has_no_owner() {
     drop(server.dir);
 }
 
+/// Damages the allocation files of the first five addresses of 10.1.0.0/28, each in another way.
+fn damage(networks: &Path) {
+    let file = |last: u8| {
+        networks
+            .join("containerd-net")
+            .join(format!("10.1.0.{last}"))
+    };
+    fs::write(file(2), "").unwrap();
+    fs::write(file(3), [0; 70]).unwrap();
+    fs::remove_file(file(4)).unwrap();
+    fs::write(file(5), "stranger\r\neth0").unwrap();
+    fs::write(file(6), "10.1").unwrap();
+}
+
+/// Runs a pod for every address of 10.1.0.0/28, and damages files of host-local between them.
+async fn gives_no_address_of_a_live_sandbox(server: &Server, client: &mut Client) {
+    configure(client, "10.1.0.0/28").await.unwrap();
+    let networks = server.node().networks();
+    let mut ids = Vec::new();
+    for n in 0..13 {
+        ids.push(run_pod(client, &format!("p{n}")).await.unwrap());
+        if n >= 4 {
+            damage(&networks);
+        }
+    }
+    let full = run_pod(client, "more").await.unwrap_err();
+    assert!(
+        full.message().contains("no IP addresses available"),
+        "{full}"
+    );
+    for (n, id) in ids.iter().enumerate() {
+        let network = status(client, id).await.unwrap().network.unwrap();
+        assert_eq!(network.ip, format!("10.1.0.{}", n + 2));
+        let file = networks.join("containerd-net").join(&network.ip);
+        let content = fs::read_to_string(file).unwrap();
+        assert_eq!(content, format!("{id}\r\neth0"), "{}", network.ip);
+    }
+    // A sandbox whose file is damaged still gives its address back, once.
+    damage(&networks);
+    for id in &ids {
+        remove(client, id).await;
+    }
+    assert_eq!(server.leased(), ["10.1.0.5"], "the stranger's");
+    run_pod(client, "next").await.unwrap();
+}
+
+#[tokio::test]
+async fn restores_damaged_leases_of_live_sandboxes() {
+    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    gives_no_address_of_a_live_sandbox(&server, &mut client).await;
+    server.end().await;
+}
+
+#[tokio::test]
+async fn restores_damaged_leases_of_live_sandboxes_for_plugins_of_others() {
+    let Some(dir) = peer_plugins() else { return };
+    let (mut server, mut client) = Server::start(&dir).await;
+    gives_no_address_of_a_live_sandbox(&server, &mut client).await;
+    server.end().await;
+}
+
+#[tokio::test]
+async fn restores_at_start_what_was_damaged_while_no_server_ran() {
+    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    configure(&mut client, "10.1.0.0/28").await.unwrap();
+    for n in 0..5 {
+        run_pod(&mut client, &format!("p{n}")).await.unwrap();
+    }
+    let read = |server: &Server, ip: &str| {
+        fs::read_to_string(server.node().networks().join("containerd-net").join(ip)).unwrap()
+    };
+    let before: Vec<_> = server.leased().iter().map(|ip| read(&server, ip)).collect();
+    server.end().await;
+    damage(&server.node().networks());
+    server.launch().await;
+    let after: Vec<_> = server.leased().iter().map(|ip| read(&server, ip)).collect();
+    assert_eq!(after, before);
+    server.end().await;
+}
+
+/// A directory with one IPAM plugin, a script; each call is noted in `calls` there.
+fn scripted_plugin(script: &str) -> TempDir {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("scripted");
+    let head = "#!/bin/sh\ncd \"${0%/*}\"\necho \"$CNI_COMMAND $CNI_CONTAINERID\" >>calls\n";
+    fs::write(&path, format!("{head}{script}")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+fn configure_scripted(server: &Server) {
+    let text = r#"{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "bridge", "ipam": {"type": "scripted"}}]}"#;
+    fs::create_dir_all(server.node().net_d()).unwrap();
+    fs::write(server.node().net_d().join("10-net.conflist"), text).unwrap();
+}
+
+#[tokio::test]
+async fn gives_back_an_address_that_another_sandbox_has() {
+    let plugin = scripted_plugin(
+        r#"[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.2/24"}]}'; exit 0"#,
+    );
+    let (mut server, mut client) = Server::start(plugin.path()).await;
+    configure_scripted(&server);
+    let first = run_pod(&mut client, "first").await.unwrap();
+    let refused = run_pod(&mut client, "second").await.unwrap_err();
+    let want = format!("gave address 10.9.0.2, which sandbox \"{first}\" has, 4 times");
+    assert!(refused.message().contains(&want), "{refused}");
+    let calls = fs::read_to_string(plugin.path().join("calls")).unwrap();
+    let mut calls: Vec<_> = calls.lines().collect();
+    assert_eq!(calls.remove(0), format!("ADD {first}"));
+    let commands: Vec<_> = calls.iter().map(|call| &call[..3]).collect();
+    assert_eq!(commands[..8], ["ADD", "DEL"].repeat(4));
+    assert!(calls.iter().all(|call| !call.ends_with(&first)));
+    let kept = status(&mut client, &first).await.unwrap();
+    assert_eq!(kept.network.unwrap().ip, "10.9.0.2");
+    remove(&mut client, &first).await;
+    run_pod(&mut client, "third").await.unwrap();
+    server.end().await;
+}
+
+#[tokio::test]
+async fn asks_again_for_an_address_that_nobody_has() {
+    let plugin = scripted_plugin(
+        r#"[ "$CNI_COMMAND" = ADD ] || exit 0
+n=$(grep -c ADD calls); [ "$n" -gt 2 ] || n=2
+echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.'"$n"'/24"}]}'"#,
+    );
+    let (mut server, mut client) = Server::start(plugin.path()).await;
+    configure_scripted(&server);
+    run_pod(&mut client, "first").await.unwrap();
+    let second = run_pod(&mut client, "second").await.unwrap();
+    let network = status(&mut client, &second).await.unwrap().network.unwrap();
+    assert_eq!(network.ip, "10.9.0.3");
+    server.end().await;
+}
+
 #[tokio::test]
 async fn what_needs_containers_is_answered_clearly() {
     let (mut server, mut client) = Server::start(&own_plugins()).await;
@@ -399,7 +537,11 @@ struct Kernel(Server);
 
 impl Kernel {
     fn prepare() -> Self {
-        let mut server = Server::prepare(&own_plugins());
+        Self::prepare_with(&own_plugins())
+    }
+
+    fn prepare_with(bin_dir: &Path) -> Self {
+        let mut server = Server::prepare(bin_dir);
         let node = server.dir.path().join("node-netns");
         netns::create(&node).unwrap();
         let config = &mut server.config;
@@ -510,4 +652,17 @@ async fn a_sandbox_whose_namespace_is_gone_is_not_ready_and_holds_no_address() {
     assert!(!orphan.exists());
     assert!(foreign.exists(), "what is not ours stays");
     kernel.0.end().await;
+}
+
+#[tokio::test]
+async fn restores_damaged_leases_of_sandboxes_with_namespaces() {
+    if !is_root() {
+        return;
+    }
+    for bin_dir in [Some(own_plugins()), peer_plugins()].into_iter().flatten() {
+        let mut kernel = Kernel::prepare_with(&bin_dir);
+        let mut client = kernel.0.launch().await;
+        gives_no_address_of_a_live_sandbox(&kernel.0, &mut client).await;
+        kernel.0.end().await;
+    }
 }

@@ -1,0 +1,122 @@
+//! What a watch shows of addresses while the API server dies: at no revision do two pods hold one.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use podplane_api::{Object as _, core::Pod, pod_ips::holds_address};
+use podplane_client::{ApiError, Change, Client, DeleteParams, ListParams, reflector};
+use podplane_testkit::Signal;
+use podplane_tests::{
+    Cluster, Network, builder, eventually,
+    pods::{pod, running},
+};
+use tokio::task::JoinSet;
+
+/// As many as a /29 has addresses for, so that each is given again at once.
+const PODS: usize = 5;
+/// Created when there is nothing more to see.
+const LAST: &str = "last";
+
+fn rounds() -> usize {
+    match std::env::var_os("PODPLANE_SOAK") {
+        Some(_) => 100,
+        None => 15,
+    }
+}
+
+fn addresses(pod: &Pod) -> Vec<&str> {
+    let status = pod.status.as_ref();
+    let listed = status.and_then(|status| status.pod_ips.as_deref());
+    let listed = listed.unwrap_or_default().iter();
+    listed.map(|ip| ip.ip.as_str()).collect()
+}
+
+/// Follows all pods until [`LAST`] is there, and notes each address that a pod comes to hold while another does.
+async fn watch_addresses(client: Client) -> Vec<String> {
+    let (cache, driver) = reflector(client.all::<Pod>(), ListParams::default());
+    let mut changes = cache.subscribe();
+    let observe = async {
+        let mut pods = BTreeMap::<String, std::sync::Arc<Pod>>::new();
+        let mut twice = Vec::new();
+        loop {
+            match changes.next().await {
+                Change::Deleted(old) => {
+                    pods.remove(old.uid());
+                }
+                Change::Applied { new, .. } if new.name() == LAST => return twice,
+                Change::Applied { new, .. } => {
+                    let holders = pods.values().filter(|other| {
+                        other.uid() != new.uid() && holds_address(other) && holds_address(&new)
+                    });
+                    for other in holders {
+                        let new_ips = addresses(&new);
+                        let shared = addresses(other).into_iter().find(|ip| new_ips.contains(ip));
+                        twice.extend(shared.map(|ip| {
+                            let revision = new.resource_version();
+                            format!("{ip} of {} and {} at {revision}", new.key(), other.key())
+                        }));
+                    }
+                    pods.insert(new.uid().to_owned(), new);
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = driver => Vec::new(),
+        twice = observe => twice,
+    }
+}
+
+/// Repeats a request until the API server has said what became of it.
+async fn settled(
+    what: &str,
+    request: impl AsyncFn() -> Result<(), ApiError>,
+    is_done: fn(&ApiError) -> bool,
+) {
+    let ended = |r: &Result<(), ApiError>| r.as_ref().err().is_none_or(is_done);
+    eventually(what, || request(), ended).await.ok();
+}
+
+async fn create(client: Client, name: String) {
+    let pods = client.namespaced::<Pod>("default");
+    let request = async || pods.create(&pod(&name)).await.map(drop);
+    settled("a pod is created", request, ApiError::is_already_exists).await;
+}
+
+async fn delete(client: Client, name: String) {
+    let pods = client.namespaced::<Pod>("default");
+    let request = async || pods.delete(&name, &DeleteParams::default()).await.map(drop);
+    settled("a pod is deleted", request, ApiError::is_not_found).await;
+}
+
+#[tokio::test]
+async fn no_two_pods_hold_an_address_while_the_api_server_is_killed() -> Result<()> {
+    let up = builder(Network::Ledger).nodes(1).node_cidr_mask_size(29);
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    let mut watching = JoinSet::new();
+    watching.spawn(watch_addresses(cluster.client().clone()));
+    for round in 0..rounds() {
+        let mut requests = JoinSet::new();
+        for n in 0..PODS {
+            let client = cluster.client().clone();
+            if let Some(earlier) = round.checked_sub(1) {
+                requests.spawn(delete(client.clone(), format!("p{n}-{earlier}")));
+            }
+            requests.spawn(create(client, format!("p{n}-{round}")));
+        }
+        cluster.signal("apiserver", Signal::KILL).await?;
+        requests.join_all().await;
+        let suffix = format!("-{round}");
+        cluster
+            .pods_until("those of this round run, and no others", |pods| {
+                running(pods) == PODS && pods.iter().all(|pod| pod.name().ends_with(&suffix))
+            })
+            .await;
+    }
+    create(cluster.client().clone(), LAST.into()).await;
+    let twice = watching.join_next().await.context("the watch")??;
+    assert_eq!(twice, [""; 0]);
+    cluster.finish().await
+}
