@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
+use futures::future::join_all;
 use podplane_api::{Object as _, core::Pod, pod_ips::holds_address};
 use podplane_client::{ApiError, Change, Client, DeleteParams, ListParams, reflector};
 use podplane_testkit::Signal;
@@ -77,13 +78,13 @@ async fn settled(
     eventually(what, || request(), ended).await.ok();
 }
 
-async fn create(client: Client, name: String) {
+async fn create(client: &Client, name: String) {
     let pods = client.namespaced::<Pod>("default");
     let request = async || pods.create(&pod(&name)).await.map(drop);
     settled("a pod is created", request, ApiError::is_already_exists).await;
 }
 
-async fn delete(client: Client, name: String) {
+async fn delete(client: &Client, name: String) {
     let pods = client.namespaced::<Pod>("default");
     let request = async || pods.delete(&name, &DeleteParams::default()).await.map(drop);
     settled("a pod is deleted", request, ApiError::is_not_found).await;
@@ -98,16 +99,17 @@ async fn no_two_pods_hold_an_address_while_the_api_server_is_killed() -> Result<
     let mut watching = JoinSet::new();
     watching.spawn(watch_addresses(cluster.client().clone()));
     for round in 0..rounds() {
-        let mut requests = JoinSet::new();
-        for n in 0..PODS {
-            let client = cluster.client().clone();
-            if let Some(earlier) = round.checked_sub(1) {
-                requests.spawn(delete(client.clone(), format!("p{n}-{earlier}")));
-            }
-            requests.spawn(create(client, format!("p{n}-{round}")));
-        }
-        cluster.signal("apiserver", Signal::KILL).await?;
-        requests.join_all().await;
+        let deletes = (0..PODS).filter_map(|n| {
+            let earlier = round.checked_sub(1)?;
+            Some(delete(cluster.client(), format!("p{n}-{earlier}")))
+        });
+        let creates = (0..PODS).map(|n| create(cluster.client(), format!("p{n}-{round}")));
+        let (_, _, killed) = tokio::join!(
+            join_all(deletes),
+            join_all(creates),
+            cluster.signal("apiserver", Signal::KILL),
+        );
+        killed?;
         let suffix = format!("-{round}");
         cluster
             .pods_until("those of this round run, and no others", |pods| {
@@ -115,7 +117,7 @@ async fn no_two_pods_hold_an_address_while_the_api_server_is_killed() -> Result<
             })
             .await;
     }
-    create(cluster.client().clone(), LAST.into()).await;
+    create(cluster.client(), LAST.into()).await;
     let twice = watching.join_next().await.context("the watch")??;
     assert_eq!(twice, [""; 0]);
     cluster.finish().await
