@@ -486,6 +486,8 @@ impl Sandboxes {
     /// Detaches the sandbox if it is attached, and records that it is not ready. The caller has its turn.
     fn take_down(&self, record: Record) -> Result<Record, SandboxError> {
         let id = record.id.clone();
+        // A plugin finds what it is to free by its files.
+        self.restore_leases();
         self.claims.leave(&id);
         let taken = self.detach(record);
         match &taken {

@@ -258,7 +258,10 @@ mod tests {
                 uid: Some(format!("uid-{name}")),
                 ..ObjectMeta::default()
             },
-            spec: Some(PodSpec::default()),
+            spec: Some(PodSpec {
+                node_name: Some("n".into()),
+                ..PodSpec::default()
+            }),
             status: Some(status),
         })
     }
