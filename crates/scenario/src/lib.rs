@@ -17,7 +17,7 @@ mod invariants;
 mod junit;
 mod load;
 mod look;
-mod metrics;
+pub mod metrics;
 mod objects;
 mod plan;
 mod problem;

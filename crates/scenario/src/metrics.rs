@@ -1,4 +1,4 @@
-//! What a service says of itself at `/metrics`.
+//! The metrics that a service serves at `/metrics`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,11 @@ use prometheus_parse::{Scrape, Value};
 use crate::{http, problem::suggestion};
 
 /// The series of a metric that have these labels, each with its labels and its value.
-pub(crate) async fn series(
+///
+/// # Errors
+///
+/// If nobody answers at `address`, or there is no such metric or label.
+pub async fn series(
     address: &str,
     name: &str,
     labels: &BTreeMap<String, String>,

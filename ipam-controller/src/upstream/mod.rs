@@ -11,7 +11,7 @@ use podplane_api::core::Node;
 use podplane_api::{Object as _, ObjectKey, pod_ips};
 use podplane_client::queue::{Backoff, Rate};
 use podplane_client::{
-    Api, Cache, Change, EventRecorder, Told, WorkQueue, answered, events::EventType,
+    Api, Cache, Change, Changes, EventRecorder, Told, WorkQueue, answered, events::EventType,
 };
 use podplane_ipam::upstream::{
     AllocatorError, BeforePatch, CidrSet, Deletion, FlagError, Handled, NodeView, RangeAllocator,
@@ -80,6 +80,8 @@ impl Upstream {
             Some(Err(_)) => return Err(StartError::List.into()),
             Some(Ok(())) => {}
         }
+        // Before the list, so that no deletion after it is missed: its blocks would stay used.
+        let changes = nodes.subscribe();
         let ranges = self.config.ranges.iter();
         let sets: Result<Vec<_>, _> = ranges
             .map(|range| CidrSet::new(range.cidr(), range.node_mask()))
@@ -98,7 +100,7 @@ impl Upstream {
             metrics,
         };
         shell.decide(|_| ());
-        stop.run_until_cancelled(shell.run())
+        stop.run_until_cancelled(shell.run(changes))
             .await
             .unwrap_or(Ok(()))
     }
@@ -116,12 +118,12 @@ struct Shell {
 }
 
 impl Shell {
-    async fn run(&self) -> Result<(), TaskError> {
+    async fn run(&self, changes: Changes<Node>) -> Result<(), TaskError> {
         let workers = 0..RangeAllocator::WORKERS;
         let (send, receive) = mpsc::channel(RangeAllocator::CHANNEL);
         let receive = tokio::sync::Mutex::new(receive);
         let queue = WorkQueue::new(BACKOFF);
-        let handlers = self.handle(&send, &queue);
+        let handlers = self.handle(changes, &send, &queue);
         let channel = join_all(workers.clone().map(|_| self.drain(&receive, &send)));
         let names = join_all(workers.map(|_| self.take(&queue)));
         // Only the handlers ever end.
@@ -135,10 +137,10 @@ impl Shell {
     /// The informer's handlers, one event after the other. Every node of the first list comes again as an addition.
     async fn handle(
         &self,
+        mut changes: Changes<Node>,
         channel: &mpsc::Sender<Reservation>,
         queue: &WorkQueue<String>,
     ) -> Result<(), TaskError> {
-        let mut changes = self.nodes.subscribe();
         loop {
             let (change, told) = changes.next_told().await;
             let (node, Handled { then, error }) = self.decide(|allocator| match change {
