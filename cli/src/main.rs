@@ -119,6 +119,7 @@ fn main() -> ExitCode {
     if let Some(plugin) = called_as().as_deref().and_then(podplane_cni::plugin) {
         return podplane_cni::skel::main(plugin);
     }
+    podplane_store::end_process_on_panic();
     let Cli { global, command } = Cli::parse();
     let done = Global::try_from(global)
         .and_then(|global| dispatch(command, &global).map_err(|error| global.locate(error)));

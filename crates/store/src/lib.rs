@@ -24,6 +24,7 @@ pub use history::HistoryWatch;
 pub use mem_store::MemStore;
 pub use sled_store::{
     Checked, Damage, FORMAT_VERSION, OpenError, RestoreError, Restored, SledStore,
+    end_process_on_panic,
 };
 pub use store::{
     Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, KeyError, ListQuery, MAX_KEY_BYTES,

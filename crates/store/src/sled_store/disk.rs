@@ -95,7 +95,7 @@ impl Opening {
             .segment_size(SEGMENT_BYTES)
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(None);
-        let opened = guarded(broken(dir, &undo), || {
+        let opened = guarded(broken(dir), restoring(&undo), || {
             config.open().map_err(|err| engine_error(dir, err))
         });
         let db = match opened {
@@ -135,7 +135,7 @@ impl Opening {
             let (found, reached) = (FIRST_REVISION, reached.unwrap_or(FIRST_REVISION));
             return Err(corrupt(dir, Damage::Truncated { found, reached }));
         }
-        guarded(broken(dir, &self.undo), || {
+        guarded(broken(dir), restoring(&self.undo), || {
             load(dir, db, reached, on_damage, on_item)
         })
     }
@@ -155,7 +155,7 @@ impl Opening {
     pub(super) fn leave(self) -> Result<(), OpenError> {
         let Self { disk, undo, .. } = self;
         let dir = disk.dir.clone();
-        let _lock = guarded(broken(&dir, &undo), || {
+        let _lock = guarded(broken(&dir), restoring(&undo), || {
             disk.release().map_err(failed(&dir, "close the database"))
         })?;
         undo.files()
@@ -359,16 +359,20 @@ impl Disk {
             step: "write",
             source: io::Error::other(text),
         };
-        guarded(panicked, || {
-            let failed = |step| {
-                move |err| Unwritten {
-                    step,
-                    source: io::Error::from(err),
-                }
-            };
-            db.apply_batch(batch).map_err(failed("write"))?;
-            db.flush().map_err(failed("flush")).map(drop)
-        })
+        guarded(
+            panicked,
+            || (),
+            || {
+                let failed = |step| {
+                    move |err| Unwritten {
+                        step,
+                        source: io::Error::from(err),
+                    }
+                };
+                db.apply_batch(batch).map_err(failed("write"))?;
+                db.flush().map_err(failed("flush")).map(drop)
+            },
+        )
     }
 
     fn poisoned(&self, Unwritten { step, source }: Unwritten) -> StoreError {
@@ -391,16 +395,16 @@ impl Disk {
     }
 }
 
-/// What it means if sled panics while `undo` has the files as they were.
-fn broken(dir: &Path, undo: &Undo) -> impl Fn(String) -> OpenError + Send + 'static {
-    let (dir, files) = (dir.to_owned(), undo.files());
-    move |text| {
-        // Where panics unwind, whoever gets the error does that.
-        if cfg!(panic = "abort") {
-            restore(&files);
-        }
-        corrupt(&dir, Damage::Panicked(text))
-    }
+/// The error of a panic in sled while the files in `dir` are read.
+fn broken(dir: &Path) -> impl Fn(String) -> OpenError + Clone + Send + 'static {
+    let dir = dir.to_owned();
+    move |text| corrupt(&dir, Damage::Panicked(text))
+}
+
+/// Leaves the files as they were found. Whoever gets an error does that; if the process ends, nobody does.
+fn restoring(undo: &Undo) -> impl Fn() + Send + 'static {
+    let files = undo.files();
+    move || restore(&files)
 }
 
 pub(super) fn corrupt(dir: &Path, damage: Damage) -> OpenError {

@@ -32,6 +32,7 @@ use crate::{
     history::{History, HistoryWatch},
     store::{Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, Txn},
 };
+pub use panics::end_process_on_panic;
 
 /// Requests that wait for the committer: four batches. When it is full, `commit` waits for its turn.
 const QUEUED: usize = 1024;
@@ -69,7 +70,7 @@ impl SledStore {
             poison: None,
         };
         let committer = thread::Builder::new()
-            .name("store-committer".into())
+            .name(panics::COMMITTER.into())
             .spawn(move || committer.run());
         let committer = committer.map_err(|source| OpenError::Io {
             dir: dir.to_owned(),
