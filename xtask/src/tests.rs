@@ -16,16 +16,17 @@ use crate::{
 
 /// Runs every test once.
 pub(crate) fn test(args: &[String]) -> Result<()> {
-    all("test", args, None)
+    all(Parts::of("test"), args, None)
 }
 
-/// Runs the same tests, with more rounds where a test has rounds.
+/// Runs the same tests, with more rounds where a test has rounds, and checks the size of what is published.
 pub(crate) fn soak(args: &[String]) -> Result<()> {
-    all("soak", args, Some(("PODPLANE_SOAK", "1")))
+    let mut parts = Parts::of("soak");
+    build::dist(&mut parts)?;
+    all(parts, args, Some(("PODPLANE_SOAK", "1")))
 }
 
-fn all(command: &'static str, args: &[String], variable: Option<(&str, &str)>) -> Result<()> {
-    let mut parts = Parts::of(command);
+fn all(mut parts: Parts, args: &[String], variable: Option<(&str, &str)>) -> Result<()> {
     parts.time("install peers", peers::install)?;
     build::programs(Profile::Release, &mut parts)?;
     parts.time("build tests", || {

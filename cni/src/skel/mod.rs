@@ -140,8 +140,8 @@ pub fn main(plugin: &dyn Plugin) -> ExitCode {
     }
 }
 
-/// Ends the program with an error that the runtime can read. A hook, since the programs are built to abort on a panic, which
-/// makes them smaller and faster to start.
+/// Ends the program with an error that the runtime can read. A hook, so that it does so in whichever thread, and however the
+/// program was built to panic.
 #[expect(clippy::exit, reason = "there is nowhere to return to")]
 fn answer_panic(info: &PanicHookInfo<'_>) {
     _ = writeln!(io::stderr(), "{info}");

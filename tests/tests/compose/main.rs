@@ -35,8 +35,9 @@ use self::daemon::{Compose, Daemon};
 
 /// Where compose publishes the API server, in the daemon's network.
 const SERVER: &str = "127.0.0.1:7080";
-/// What the image may weigh; ADR 0017 has how it comes to that.
-const MAX_IMAGE: u64 = 30_000_000;
+/// The most that an image of the program under test may weigh: a gross mistake, such as debug information, exceeds it. The
+/// published program, of the profile `dist`, is held to 60 MB by `cargo xtask dist`, which `cargo xtask soak` runs (ADR 0017).
+const MAX_IMAGE: u64 = 150_000_000;
 /// A controller that was killed waits for the Lease of its former self, and a pod for a node that comes back.
 const HEALED: Duration = Duration::from_secs(120);
 
@@ -61,7 +62,7 @@ fn containers_heal_and_leave_nothing() {
             let mut project = Project::new(daemon)?;
             for compose in [Compose::One, two] {
                 project.compose = compose;
-                project.small_image()?;
+                project.image_without_excess()?;
                 project.ledger_nodes().await?;
             }
             project.page(&grpcurl)?;
@@ -123,7 +124,7 @@ impl Project {
         finish(podplane(args.split_whitespace()).env("PODPLANE_SERVER", SERVER))
     }
 
-    fn small_image(&self) -> Result<()> {
+    fn image_without_excess(&self) -> Result<()> {
         self.compose("build").ok();
         let image = self.inspect("podplane");
         let size = image["Size"].as_u64().context("the image's size")?;
