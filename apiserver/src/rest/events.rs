@@ -213,7 +213,7 @@ fn list_of_core(options: &ListOptions) -> ListOptions {
 
 /// The event of `v1` that a document is, and what is to be warned of.
 fn decode(document: Value, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
-    let (event, unknown) = strict::decode_noting::<events::Event>(document)
+    let (event, unknown) = strict::decode_noting::<events::Event, _>(document)
         .map_err(|error| error::not_strictly(KIND, "v1", &error))?;
     let warnings = refuse_or_warn(unknown, validation)?;
     let document = serde_json::to_value(event).map_err(|error| error::internal(&error))?;

@@ -242,7 +242,7 @@ fn answered<T: DeserializeOwned + Serialize>(
         .unwrap_or_default()
         .to_owned();
     let undecodable = |error| error::not_strictly(kind, "v1", &error);
-    let (mut review, unknown) = strict::decode_noting::<T>(document).map_err(undecodable)?;
+    let (mut review, unknown) = strict::decode_noting::<T, _>(document).map_err(undecodable)?;
     if validation == FieldValidation::Strict && !unknown.is_empty() {
         return Err(undecodable(strict::StrictError::UnknownFields {
             paths: unknown,

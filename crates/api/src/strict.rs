@@ -4,8 +4,7 @@
 //! error, so every object that enters podplane passes through here: each unknown field and the first wrong type is named by
 //! its path, in the words of Kubernetes' strict decoder.
 
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::{Deserializer, de::DeserializeOwned};
 
 /// Why a document is not an object of its kind.
 #[derive(Debug, thiserror::Error)]
@@ -44,57 +43,35 @@ fn display_unknown(paths: &[String]) -> String {
     each.join(", ")
 }
 
-/// Decodes one object and refuses fields that `T` does not have.
+/// Decodes one object from any serde format and refuses fields that `T` does not have.
 ///
 /// # Errors
 ///
-/// [`StrictError::Malformed`] for the first value of a wrong type or form, [`StrictError::UnknownFields`] naming all fields
-/// that `T` does not have.
-pub fn decode<T: DeserializeOwned>(document: Value) -> Result<T, StrictError> {
+/// [`StrictError::Malformed`] for the first value of a wrong type or form, [`StrictError::UnknownFields`] naming all fields that `T` does not have.
+pub fn decode<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    document: D,
+) -> Result<T, StrictError> {
     match decode_noting(document)? {
         (object, unknown) if unknown.is_empty() => Ok(object),
         (_, paths) => Err(StrictError::UnknownFields { paths }),
     }
 }
 
-/// Decodes one object, and returns the paths of the fields that `T` does not have, which are dropped.
+/// Decodes one object, and tells the paths of the fields that `T` does not have, which are dropped.
 ///
 /// # Errors
 ///
 /// [`StrictError::Malformed`] for the first value of a wrong type or form.
-pub fn decode_noting<T: DeserializeOwned>(
-    document: Value,
+pub fn decode_noting<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    document: D,
 ) -> Result<(T, Vec<String>), StrictError> {
-    let mut decoded = None;
-    let unknown = note_unknown(document, &mut |document| {
-        decoded = Some(erased_serde::deserialize(document)?);
-        Ok(())
-    })?;
-    let missing = || StrictError::Malformed {
-        path: String::new(),
-        message: "nothing was decoded".to_owned(),
-    };
-    Ok((decoded.ok_or_else(missing)?, unknown))
-}
-
-type ErasedDecoder<'a> =
-    dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error> + 'a;
-
-/// Runs `decode` on a document and returns the paths that it ignored.
-///
-/// Not generic: the two adapters that keep track of paths are compiled once, and not for each type that a kind is made of,
-/// which took half of the time that this crate takes to build (ADR 0017).
-fn note_unknown(
-    document: Value,
-    decode: &mut ErasedDecoder<'_>,
-) -> Result<Vec<String>, StrictError> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let document = serde_path_to_error::Deserializer::new(document, &mut track);
-    let mut note = |path: serde_ignored::Path<'_>| unknown.push(dotted(&path));
-    let document = serde_ignored::Deserializer::new(document, &mut note);
-    let decoded = decode(&mut <dyn erased_serde::Deserializer<'_>>::erase(document));
-    decoded.map_err(|error| {
+    // One type of callback for all, or each `T` would have decoders of its own for all that it is made of.
+    let note: &mut dyn FnMut(serde_ignored::Path<'_>) = &mut |path| unknown.push(dotted(&path));
+    let decoded = serde_ignored::deserialize(document, note);
+    let decoded = decoded.map_err(|error| {
         let path = match track.path().to_string() {
             whole if whole == "." => String::new(),
             path => path,
@@ -104,7 +81,7 @@ fn note_unknown(
             message: error.to_string(),
         }
     })?;
-    Ok(unknown)
+    Ok((decoded, unknown))
 }
 
 /// The path in Kubernetes' form: `spec.containers[0].imaage`, where `serde_ignored` would print `spec.containers.0.imaage`
@@ -134,7 +111,7 @@ mod tests {
     #[test]
     fn unknown_fields_are_named_by_path() {
         let pod = json!({"metadata": {"name": "a", "lables": {}}, "spec": {"containers": [{"name": "c", "imaage": "i"}]}});
-        let error = decode::<Pod>(pod).unwrap_err();
+        let error = decode::<Pod, _>(pod).unwrap_err();
         assert_eq!(
             error.to_string(),
             r#"unknown field "metadata.lables", unknown field "spec.containers[0].imaage""#
@@ -145,7 +122,7 @@ mod tests {
     #[test]
     fn a_wrong_type_is_named_by_path() {
         let pod = json!({"spec": {"containers": [{"name": "c", "ports": [{"containerPort": "eighty"}]}]}});
-        let error = decode::<Pod>(pod).unwrap_err();
+        let error = decode::<Pod, _>(pod).unwrap_err();
         assert_eq!(error.path(), "spec.containers[0].ports[0].containerPort");
     }
 
