@@ -12,6 +12,7 @@
 mod attach;
 pub mod bridge;
 pub mod host_local;
+pub mod ipam_report;
 pub mod loopback;
 mod masquerade;
 pub mod netlink;

@@ -92,12 +92,27 @@ impl<'a> Running<'a> {
         env: &[(&'static str, OsString)],
         timeout: Option<Duration>,
     ) -> Result<Self, PluginError> {
-        let failed = |source: io::Error| PluginError::Run {
-            path: program.to_owned(),
-            source,
-        };
         let mut command = Command::new(program);
         command.envs(env.iter().map(|(key, value)| (OsStr::new(*key), value)));
+        Self::start_command(command, stdin, timeout, KEPT)
+    }
+
+    /// Starts any command as [`execute`] starts a plugin. Of each of its outputs `kept` bytes are
+    /// kept.
+    ///
+    /// # Errors
+    /// [`PluginError::Run`].
+    pub(crate) fn start_command(
+        mut command: Command,
+        stdin: &'a [u8],
+        timeout: Option<Duration>,
+        kept: usize,
+    ) -> Result<Self, PluginError> {
+        let program = PathBuf::from(command.get_program());
+        let failed = |source: io::Error| PluginError::Run {
+            path: program.clone(),
+            source,
+        };
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -111,9 +126,10 @@ impl<'a> Running<'a> {
         let mut child = spawn(&mut command).map_err(failed)?;
         match Conversation::new(&mut child, stdin) {
             Ok(mut talk) => {
+                talk.kept = kept;
                 talk.feed();
                 Ok(Self {
-                    program: program.to_owned(),
+                    program,
                     child,
                     talk,
                     timeout,
@@ -224,6 +240,7 @@ pub(crate) struct Conversation<'a> {
     stdin: Option<(ChildStdin, &'a [u8])>,
     out: Option<ChildStdout>,
     err: Option<ChildStderr>,
+    kept: usize,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
 }
@@ -246,6 +263,7 @@ impl<'a> Conversation<'a> {
             stdin,
             out,
             err,
+            kept: KEPT,
             stdout: Vec::new(),
             stderr: Vec::new(),
         })
@@ -255,12 +273,12 @@ impl<'a> Conversation<'a> {
     pub(crate) fn run_until(&mut self, deadline: Option<Instant>) -> io::Result<Ended> {
         loop {
             self.feed();
-            drain(&mut self.out, &mut self.stdout)?;
-            drain(&mut self.err, &mut self.stderr)?;
+            drain(&mut self.out, &mut self.stdout, self.kept)?;
+            drain(&mut self.err, &mut self.stderr, self.kept)?;
             match self.wait(deadline)? {
                 Some(Ended::Exited) => {
-                    drain(&mut self.out, &mut self.stdout)?;
-                    drain(&mut self.err, &mut self.stderr)?;
+                    drain(&mut self.out, &mut self.stdout, self.kept)?;
+                    drain(&mut self.err, &mut self.stderr, self.kept)?;
                     return Ok(Ended::Exited);
                 }
                 Some(Ended::TimedOut) => return Ok(Ended::TimedOut),
@@ -318,13 +336,13 @@ impl<'a> Conversation<'a> {
 }
 
 /// Reads what is there, within bounds; the pipe is closed at its end.
-fn drain<P: AsFd>(pipe: &mut Option<P>, into: &mut Vec<u8>) -> io::Result<()> {
+fn drain<P: AsFd>(pipe: &mut Option<P>, into: &mut Vec<u8>, kept: usize) -> io::Result<()> {
     let mut buffer = [0; 4096];
     for _ in 0..READS {
         let Some(open) = pipe else { break };
         match rustix::io::read(borrow(open), &mut buffer) {
             Ok(0) => *pipe = None,
-            Ok(n) => into.extend_from_slice(&buffer[..n.min(KEPT - into.len())]),
+            Ok(n) => into.extend_from_slice(&buffer[..n.min(kept - into.len())]),
             Err(rustix::io::Errno::AGAIN) => break,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

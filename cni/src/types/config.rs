@@ -141,11 +141,17 @@ impl NetworkConfigList {
     /// # Errors
     /// [`ConfigError`].
     pub fn load_first(dir: &Path) -> Result<Self, ConfigError> {
+        Self::load_file(&Self::first_file(dir)?)
+    }
+
+    /// The file of [`Self::load_first`].
+    ///
+    /// # Errors
+    /// [`ConfigError::NoneFound`], and [`ConfigError::Read`] of the directory.
+    pub fn first_file(dir: &Path) -> Result<PathBuf, ConfigError> {
         let files = files(dir, &["conflist", "conf", "json"])?;
-        let first = files
-            .first()
-            .ok_or_else(|| ConfigError::NoneFound(dir.to_owned()))?;
-        Self::load_file(first)
+        let first = files.into_iter().next();
+        first.ok_or_else(|| ConfigError::NoneFound(dir.to_owned()))
     }
 
     /// One file, by its extension.
