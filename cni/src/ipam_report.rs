@@ -34,11 +34,11 @@ pub const KEY: &str = "podplane.io/ipam-report";
 
 /// The largest report: about 70,000 addresses.
 const MAX_BYTES: usize = 8 << 20;
-/// How long a command may take, unless [`KEY`] says otherwise.
+/// The time-out of a command, unless [`KEY`] has another.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time-out that [`KEY`] may ask for: the kubelet waits for the report.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
-/// How much of a command's standard error an error message shows.
+/// The number of characters of a command's output that an error message shows.
 const SHOWN: usize = 500;
 
 /// A report.
@@ -99,7 +99,7 @@ pub enum ReportError {
     Key {
         /// The configuration.
         path: PathBuf,
-        /// What is wrong, and what it should be.
+        /// The fault, and the value that it should be.
         reason: String,
     },
     /// The file cannot be read.
@@ -115,7 +115,7 @@ pub enum ReportError {
     Command {
         /// The program.
         path: PathBuf,
-        /// What it did.
+        /// The end of a sentence that begins with the program.
         reason: String,
     },
     /// The report is too long.
@@ -303,7 +303,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// What a command did, as the end of a sentence that begins with it.
+/// The failure of a command, as the end of a sentence that begins with the program.
 fn told(error: &PluginError) -> String {
     let said = |stderr: &str| match stderr.trim() {
         "" => String::new(),

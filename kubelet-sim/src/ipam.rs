@@ -1,4 +1,5 @@
-//! What a node's network can give, and what it has given: host-local's configuration and files.
+//! What a node's network can give, and what it has given: host-local's configuration and files, or what
+//! another IPAM plugin reports.
 
 use std::{
     collections::BTreeSet,
@@ -11,30 +12,41 @@ use ipnet::IpNet;
 use podplane_cni::{
     CniError, NetworkConfigList,
     host_local::{self, Capacity, Lease, Range},
+    ipam_report::Report,
 };
 use serde_json::Value;
 
-/// The addresses of a network whose IPAM plugin is host-local.
+/// The addresses of a network whose IPAM plugin is host-local, or reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipam {
     /// Addresses for pods, by family.
     pub capacity: Capacity,
-    /// What they are in.
+    /// The ranges that they are in; empty if the plugin's report has none.
     pub subnets: Vec<IpNet>,
-    /// How its directory is used.
-    pub options: host_local::Options,
-    dir: PathBuf,
+    books: Books,
+}
+
+/// The record of given addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Books {
+    /// In host-local's directory.
+    Files {
+        dir: PathBuf,
+        options: host_local::Options,
+    },
+    /// In the report; `None` if that has no addresses.
+    Reported(Option<Vec<Lease>>),
 }
 
 impl Ipam {
-    /// The IPAM plugin of a network.
+    /// The IPAM plugin of a network: the one that its first plugin names, else that plugin, which then gives addresses itself.
     pub fn plugin(list: &NetworkConfigList) -> Option<&str> {
-        let ipam = list.plugins.first().and_then(|plugin| plugin.get("ipam"));
-        ipam.and_then(|ipam| ipam.get("type"))
-            .and_then(Value::as_str)
+        let plugin = list.plugins.first()?;
+        let ipam = plugin.get("ipam").and_then(|ipam| ipam.get("type"));
+        ipam.or(plugin.get("type")).and_then(Value::as_str)
     }
 
-    /// The addresses of a network; `None` if another plugin gives them, which keeps its books elsewhere.
+    /// The addresses of a network; `None` if another plugin than host-local gives them, which keeps its books elsewhere.
     ///
     /// # Errors
     ///
@@ -52,36 +64,74 @@ impl Ipam {
                 .flat_map(|set| set.ranges())
                 .map(Range::subnet)
                 .collect(),
-            options: config.options,
-            dir: config.dir(),
+            books: Books::Files {
+                dir: config.dir(),
+                options: config.options,
+            },
         }))
     }
 
-    /// The directory of allocation files.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// The addresses that a plugin reports.
+    pub fn reported(report: &Report) -> Self {
+        let leases = report.addresses.as_ref().map(|held| {
+            let lease = held.iter().map(|held| Lease {
+                ip: held.address,
+                container_id: held.container_id.clone(),
+                ifname: held.ifname.clone(),
+            });
+            lease.collect()
+        });
+        Self {
+            capacity: Capacity {
+                ipv4: report.capacity.ipv4.map(u128::from),
+                ipv6: report.capacity.ipv6.map(u128::from),
+            },
+            subnets: report.ranges.clone(),
+            books: Books::Reported(leases),
+        }
+    }
+
+    /// host-local's directory of allocation files, and how it is used.
+    pub fn files(&self) -> Option<(&Path, host_local::Options)> {
+        match &self.books {
+            Books::Files { dir, options } => Some((dir, *options)),
+            Books::Reported(_) => None,
+        }
+    }
+
+    /// Returns true if host-local's files have the given addresses at any moment.
+    pub fn has_files(&self) -> bool {
+        self.files().is_some()
+    }
+
+    /// Returns true if the given addresses are known, and not only their number.
+    pub fn knows_leases(&self) -> bool {
+        self.books != Books::Reported(None)
     }
 
     /// Whether the address is of the ranges as they are configured now; the files may have more, of an earlier block.
     pub fn gives(&self, address: IpAddr) -> bool {
-        self.subnets.iter().any(|subnet| subnet.contains(&address))
+        self.subnets.is_empty() || self.subnets.iter().any(|subnet| subnet.contains(&address))
     }
 
-    /// Every allocation file. It blocks.
+    /// Every allocation file, or every address that the plugin reports as held. It blocks.
     ///
     /// # Errors
     ///
     /// The operating system's.
     pub fn leases(&self) -> io::Result<Vec<Lease>> {
-        host_local::usage(&self.dir)
+        match &self.books {
+            Books::Files { dir, .. } => host_local::usage(dir),
+            Books::Reported(leases) => Ok(leases.clone().unwrap_or_default()),
+        }
     }
 }
 
 /// How many pods a node's network has room for, and how much of it is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Pods that could have an address each of every family if there were none.
-    pub capacity: i64,
+    /// Pods that could have an address each of every family if there were none; `None` if the IPAM plugin does not say.
+    pub capacity: Option<i64>,
     /// Taken by sandboxes.
     pub allocated: i64,
     /// Taken by nobody who exists.
@@ -98,15 +148,15 @@ impl Usage {
         let (known, leaked): (Vec<_>, Vec<_>) =
             leases.partition(|lease| is_known(&lease.container_id));
         Self {
-            capacity: i64::try_from(capacity.pods()).unwrap_or(i64::MAX),
+            capacity: Some(i64::try_from(capacity.pods()).unwrap_or(i64::MAX)),
             allocated: larger_family(&known),
             leaked: larger_family(&leaked),
         }
     }
 
-    /// What the scheduler may count on.
-    pub fn allocatable(&self) -> i64 {
-        (self.capacity - self.leaked).max(0)
+    /// The capacity without leaked addresses, if the IPAM plugin reports one.
+    pub fn allocatable(&self) -> Option<i64> {
+        Some(self.capacity?.saturating_sub(self.leaked).max(0))
     }
 }
 
@@ -134,6 +184,34 @@ mod tests {
     }
 
     #[test]
+    fn a_plugin_without_ipam_gives_addresses_itself() {
+        let plugin = |text: &str| {
+            let list = NetworkConfigList::from_list(text.as_bytes()).unwrap();
+            Ipam::plugin(&list).map(str::to_owned)
+        };
+        let list = r#"{"name": "x", "plugins": [{"type": "bridge", "ipam": {"type": "my-ipam"}}]}"#;
+        assert_eq!(plugin(list).as_deref(), Some("my-ipam"));
+        let list = r#"{"name": "x", "plugins": [{"type": "all-in-one"}, {"type": "portmap"}]}"#;
+        assert_eq!(plugin(list).as_deref(), Some("all-in-one"));
+    }
+
+    #[test]
+    fn a_report_without_ranges_gives_any_address() {
+        let report = |text: &str| Report::parse(text.as_bytes()).unwrap();
+        let silent = Ipam::reported(&report(r#"{"capacity": {"ipv4": 3}}"#));
+        assert!(silent.gives("192.0.2.1".parse().unwrap()));
+        assert!(!silent.knows_leases());
+        assert_eq!(silent.leases().unwrap(), []);
+        let text = r#"{"capacity": {"ipv4": 3, "ipv6": 2}, "ranges": ["10.0.0.0/29"],
+            "addresses": [{"address": "10.0.0.2", "containerID": "a"}]}"#;
+        let ipam = Ipam::reported(&report(text));
+        assert!(!ipam.gives("192.0.2.1".parse().unwrap()));
+        assert!(ipam.knows_leases());
+        assert_eq!(ipam.leases().unwrap()[0].container_id, "a");
+        assert_eq!(ipam.capacity.pods(), 2);
+    }
+
+    #[test]
     fn the_family_with_more_taken_counts_and_leaks_are_no_allocations() {
         let lease = |ip: &str, id: &str| Lease {
             ip: ip.parse().unwrap(),
@@ -152,11 +230,11 @@ mod tests {
         };
         let usage = Usage::count(capacity, leases.iter(), |id| id != "gone");
         let want = Usage {
-            capacity: 5,
+            capacity: Some(5),
             allocated: 2,
             leaked: 1,
         };
         assert_eq!(usage, want);
-        assert_eq!(usage.allocatable(), 4);
+        assert_eq!(usage.allocatable(), Some(4));
     }
 }

@@ -1,4 +1,4 @@
-//! The files of a node: `<nodes-dir>/NODE/{net.d,networks,results,sandboxes,cri.sock}`.
+//! The files of a node: `<nodes-dir>/NODE/{net.d,networks,results,sandboxes,ipam-report.json,cri.sock}`.
 
 use std::{
     fmt, fs,
@@ -77,6 +77,11 @@ impl NodeDir {
     /// Records of sandboxes.
     pub fn sandboxes(&self) -> PathBuf {
         self.0.join("sandboxes")
+    }
+
+    /// The last good report of the network's IPAM plugin.
+    pub fn ipam_report(&self) -> PathBuf {
+        self.0.join("ipam-report.json")
     }
 
     /// The CRI server's socket.

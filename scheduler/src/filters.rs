@@ -51,6 +51,17 @@ pub struct Objection {
     pub reasons: Vec<Cow<'static, str>>,
     /// What could help.
     pub resolvable: Resolvable,
+    /// The shortage of this node in particular, where the reason does not have it.
+    pub detail: Option<Detail>,
+}
+
+/// The shortage of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detail {
+    /// The end of a sentence that begins with the node's name.
+    pub text: String,
+    /// The message of the pod's condition and event has it, too.
+    pub is_in_message: bool,
 }
 
 /// Whether a node that refuses a pod would take it if others left.
@@ -68,6 +79,7 @@ impl Objection {
         Self {
             reasons: vec![reason.into()],
             resolvable: Resolvable::ByPreemption,
+            detail: None,
         }
     }
 
@@ -76,6 +88,16 @@ impl Objection {
         Self {
             reasons: vec![reason.into()],
             resolvable: Resolvable::Never,
+            detail: None,
+        }
+    }
+
+    /// The same, with what the node in particular lacks.
+    #[must_use]
+    pub fn with(self, detail: Detail) -> Self {
+        Self {
+            detail: Some(detail),
+            ..self
         }
     }
 }
@@ -89,6 +111,8 @@ pub struct Refusal {
     pub reasons: Vec<Cow<'static, str>>,
     /// [`Objection::resolvable`].
     pub resolvable: Resolvable,
+    /// [`Objection::detail`].
+    pub detail: Option<Detail>,
 }
 
 /// The filters in the order in which they are asked.
@@ -123,6 +147,7 @@ impl Filters {
             let Err(Objection {
                 reasons,
                 resolvable,
+                detail,
             }) = filter.filter(pod, node)
             else {
                 continue;
@@ -131,6 +156,7 @@ impl Filters {
                 by: filter.name(),
                 reasons,
                 resolvable,
+                detail,
             });
         }
         Ok(())

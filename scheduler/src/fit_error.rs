@@ -8,7 +8,12 @@ use std::{
 
 use crate::{filters::Refusal, names::NodeName};
 
-/// No node can take the pod. Displayed as in the PodScheduled condition and the FailedScheduling event.
+/// The number of nodes whose details a message has.
+const DETAILED: usize = 3;
+
+/// No node can take the pod. Displayed as in the PodScheduled condition and the FailedScheduling event:
+/// the reference's sentence, and after it, where the reference tells of its attempt to preempt, what
+/// single nodes lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FitError {
     /// How many nodes there are.
@@ -44,7 +49,18 @@ impl fmt::Display for FitError {
         if !entries.is_empty() {
             write!(f, " {}.", entries.join(", "))?;
         }
-        Ok(())
+        let details = self.refusals.iter().filter_map(|(node, refusal)| {
+            let detail = refusal.detail.as_ref()?;
+            detail.is_in_message.then_some((node, &detail.text))
+        });
+        let details: Vec<_> = details.collect();
+        for (node, text) in details.iter().take(DETAILED) {
+            write!(f, " {node}: {text}.")?;
+        }
+        match details.len().checked_sub(DETAILED) {
+            Some(more @ 1..) => write!(f, " And {more} more such nodes."),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -53,7 +69,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::filters::Resolvable;
+    use crate::filters::{Detail, Resolvable};
 
     #[test]
     fn messages_are_the_references() {
@@ -77,6 +93,7 @@ mod tests {
                     by: "Test",
                     reasons: reasons.into_iter().map(Cow::Owned).collect(),
                     resolvable: Resolvable::ByPreemption,
+                    detail: None,
                 };
                 (NodeName::from(n.to_string().as_str()), refusal)
             });
@@ -92,6 +109,39 @@ mod tests {
             tried += 1;
         }
         assert_eq!(tried, 5);
+    }
+
+    #[test]
+    fn a_message_goes_into_the_details_of_a_few_nodes() {
+        let refusal = |is_in_message| Refusal {
+            by: "Test",
+            reasons: vec!["short".into()],
+            resolvable: Resolvable::Never,
+            detail: Some(Detail {
+                text: "lacks a thing".into(),
+                is_in_message,
+            }),
+        };
+        let of = |names: &[&str]| {
+            let refusals = names
+                .iter()
+                .map(|name| (NodeName::from(*name), refusal(*name != "usual")));
+            let error = FitError {
+                nodes: names.len(),
+                refusals: refusals.collect(),
+            };
+            error.to_string()
+        };
+        assert_eq!(of(&["usual"]), "0/1 nodes are available: 1 short.");
+        assert_eq!(
+            of(&["b", "a", "usual"]),
+            "0/3 nodes are available: 3 short. a: lacks a thing. b: lacks a thing."
+        );
+        let many = of(&["a", "b", "c", "d", "e"]);
+        assert!(
+            many.ends_with(" c: lacks a thing. And 2 more such nodes."),
+            "{many}"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use podplane_api::{
     meta::Time,
     pod_ips::{self, POD_IPS},
 };
+use podplane_ipam::capacity::NodeCapacity;
 
 use crate::{
     names::{NodeName, PodUid},
@@ -41,6 +42,8 @@ pub struct NodeInfo {
     pub node: Arc<Node>,
     /// `status.allocatable`.
     pub allocatable: Resources,
+    /// The number of pods that it has addresses for.
+    pub pod_ips: NodeCapacity,
     /// The pods on it.
     pub pods: NodePods,
     /// The kubelet refused a pod for want of an address and has not reported since, so whatever the counts say there is none.
@@ -53,6 +56,7 @@ impl NodeInfo {
         Self {
             name: node.name().into(),
             allocatable: allocatable(&node),
+            pod_ips: pod_ips::allocatable(&node),
             node,
             pods,
             refused_for_ips: false,
@@ -65,6 +69,7 @@ impl NodeInfo {
         let old = std::mem::replace(&mut self.node, node);
         let new = Arc::clone(&self.node);
         self.allocatable = allocatable(&new);
+        self.pod_ips = pod_ips::allocatable(&new);
         if Report::of(&old) != Report::of(&new) {
             self.refused_for_ips = false;
         }
@@ -109,12 +114,14 @@ impl NodeInfo {
         pod_ips::pod_cidrs(&self.node)
     }
 
-    /// How many pods the node's IPAM can serve in all; 0 without a block, whatever the node says.
+    /// The number of pods that the node has addresses for; 0 while it waits for its block.
     pub fn pod_ip_capacity(&self) -> Amount {
-        if self.pod_cidrs().is_empty() {
-            return 0;
-        }
-        self.allocatable.get(POD_IPS)
+        self.pod_ips.count().into()
+    }
+
+    /// Returns true if the kubelet refused a pod for want of an address and has not reported since.
+    pub fn is_refused_for_ips(&self) -> bool {
+        self.refused_for_ips
     }
 
     /// How many more pods can have an address.
@@ -125,9 +132,13 @@ impl NodeInfo {
         if self.refused_for_ips {
             return 0;
         }
+        (self.pod_ip_capacity() - self.taken_pod_ips()).max(0)
+    }
+
+    /// The number of addresses that are taken; see [`Self::free_pod_ips`].
+    pub fn taken_pod_ips(&self) -> Amount {
         let reported = pod_ips::allocated(&self.node).map_or(0, Amount::from);
-        let taken = self.pods.holding_ips().max(reported);
-        (self.pod_ip_capacity() - taken).max(0)
+        self.pods.holding_ips().max(reported)
     }
 }
 

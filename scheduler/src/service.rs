@@ -153,6 +153,9 @@ fn response(
                 .map(|(node, refusal)| NodeVerdict {
                     node_name: node.to_string(),
                     reasons: refusal.reasons.into_iter().map(Into::into).collect(),
+                    detail: refusal
+                        .detail
+                        .map_or_else(String::new, |detail| detail.text),
                 })
                 .collect();
             let state = match waiting.place {
@@ -293,12 +296,13 @@ mod tests {
         assert_eq!(answer.state(), PodState::Unschedulable);
         assert_eq!(
             answer.message,
-            "0/1 nodes are available: 1 Insufficient pod IPs."
+            "0/1 nodes are available: 1 Insufficient pod IPs. n: waits for its podCIDR."
         );
         assert_eq!(answer.attempts, 1);
         let refused = NodeVerdict {
             node_name: "n".to_owned(),
             reasons: vec!["Insufficient pod IPs".to_owned()],
+            detail: "waits for its podCIDR".to_owned(),
         };
         assert_eq!(answer.verdicts, [refused]);
         assert_eq!(answer.rejected_by, ["PodIPs"]);

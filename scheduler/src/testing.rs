@@ -117,6 +117,20 @@ impl NodeBuilder {
         self
     }
 
+    pub(crate) fn annotate(mut self, key: &str, value: &str) -> Self {
+        self.0["metadata"]["annotations"][key] = json!(value);
+        self
+    }
+
+    pub(crate) fn condition(mut self, kind: &str, status: &str) -> Self {
+        let condition = json!({"type": kind, "status": status});
+        match self.0["status"]["conditions"].as_array_mut() {
+            Some(conditions) => conditions.push(condition),
+            None => self.0["status"]["conditions"] = json!([condition]),
+        }
+        self
+    }
+
     pub(crate) fn heartbeat(mut self, time: &str) -> Self {
         let ready = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": time});
         self.0["status"]["conditions"] = json!([ready]);

@@ -211,10 +211,13 @@ impl Lines<'_> {
             Some(links) => Some(format!("unix:{}", links.join("cri-{node}.sock").display())),
             None => settings.cri_endpoint.clone(),
         };
+        // Commands of IPAM reports are beside the plugins. The CRI server tells if these are missing.
+        let plugins = settings.plugins().ok().flatten();
         let mut flags = vec![
             ("--nodes-dir", some(dir.nodes())),
             ("--server", some(self.server(&name))),
             ("--cri-endpoint", runtime.map(Into::into)),
+            ("--cni-bin-dir", plugins.map(Into::into)),
             ("--ip-policy", some(name_of(&settings.ip_policy))),
         ];
         if settings.cidr_allocator_type == AllocatorType::CloudAllocator {

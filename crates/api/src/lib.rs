@@ -5,7 +5,8 @@
 //! podplane serves ([`Object`]), strict decoding that names the path of a field Kubernetes does not have ([`strict`]), names,
 //! quantities, selectors and validation.
 //!
-//! It depends on no other crate of podplane, reads no clock and does no I/O. Start reading at [`object`].
+//! Of podplane's crates it depends on `podplane-ipam` only, which is as pure: it reads no clock and does
+//! no I/O. Start reading at [`object`].
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

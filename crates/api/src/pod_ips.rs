@@ -1,6 +1,15 @@
 //! Pod IPs as a resource of nodes: the names under which the processes speak of it, and what counts (ADR 0004).
 
-use crate::core::{Node, Pod};
+use podplane_ipam::{
+    capacity::{self, NodeCapacity, NodeFacts},
+    parse_cidr,
+};
+
+use crate::{
+    Quantity,
+    core::{Node, NodeStatus, Pod},
+    quantity,
+};
 
 /// The resource: how many pod IPs the ranges of a node hold.
 pub const POD_IPS: &str = "podplane.io/pod-ips";
@@ -8,6 +17,13 @@ pub const POD_IPS: &str = "podplane.io/pod-ips";
 pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
 /// The annotation in which the kubelet says what its pods' addresses come from, where that is not the node's podCIDR: ranges, separated by commas.
 pub const POD_RANGES: &str = "podplane.io/pod-ranges";
+/// The annotation in which the kubelet names the IPAM plugin of the node's network.
+pub const IPAM: &str = "podplane.io/ipam";
+/// The type of the node condition that says whether the node's IPAM plugin reports its capacity.
+///
+/// While it is True, or Unknown since a newer report is missing, capacity and allocatable [`POD_IPS`]
+/// are the plugin's. While it is False they are whatever somebody else has set.
+pub const POD_IPS_REPORTED: &str = "PodIPsReported";
 /// The reason of a pod that the kubelet turned away, since no address was left: the reference's form, `OutOf` and the resource.
 pub const OUT_OF_POD_IPS: &str = "OutOfpodIPs";
 /// The condition in which the kubelet says whether the pod has a sandbox with a network (KEP-3085).
@@ -32,6 +48,82 @@ pub fn pod_cidrs(node: &Node) -> &[String] {
 pub fn allocated(node: &Node) -> Option<u64> {
     let annotations = node.metadata.annotations.as_ref()?;
     annotations.get(POD_IPS_ALLOCATED)?.parse().ok()
+}
+
+/// The IPAM plugin of the node's network, if its kubelet names one.
+pub fn ipam(node: &Node) -> Option<&str> {
+    let annotations = node.metadata.annotations.as_ref()?;
+    let name = annotations.get(IPAM)?;
+    Some(name.as_str()).filter(|name| !name.is_empty())
+}
+
+/// Returns true if [`POD_IPS`] in the status is the IPAM plugin's report. A status without the
+/// condition is taken as reported: other kubelets do not have it.
+pub fn is_reported(status: &NodeStatus) -> bool {
+    condition(status, POD_IPS_REPORTED) != Some("False")
+}
+
+/// The number of pods that the node has addresses for, leaked addresses included.
+pub fn capacity(node: &Node) -> NodeCapacity {
+    let status = node.status.as_ref();
+    let amount = |list: Option<&Quantities>| list?.get(POD_IPS).map(count);
+    let total = status.and_then(|status| amount(status.capacity.as_ref()));
+    let allocatable = status.and_then(|status| amount(status.allocatable.as_ref()));
+    match status {
+        Some(status) if is_reported(status) => of_facts(node, total.or(allocatable), None),
+        _ => of_facts(node, None, allocatable),
+    }
+}
+
+/// The number of pods that the node has addresses for, without leaked ones: a scheduler's limit.
+pub fn allocatable(node: &Node) -> NodeCapacity {
+    let status = node.status.as_ref();
+    let allocatable = status
+        .and_then(|status| status.allocatable.as_ref())
+        .and_then(|list| list.get(POD_IPS).map(count));
+    match status {
+        Some(status) if is_reported(status) => of_facts(node, allocatable, None),
+        _ => of_facts(node, None, allocatable),
+    }
+}
+
+type Quantities = std::collections::BTreeMap<String, Quantity>;
+
+fn of_facts(node: &Node, reported: Option<u64>, allocatable: Option<u64>) -> NodeCapacity {
+    let blocks = pod_cidrs(node);
+    let parsed: Result<Vec<_>, _> = blocks.iter().map(|block| parse_cidr(block)).collect();
+    let status = node.status.as_ref();
+    let pods = status.and_then(|status| status.allocatable.as_ref()?.get("pods"));
+    capacity::of_node(&NodeFacts {
+        reported,
+        allocatable,
+        has_blocks: !blocks.is_empty(),
+        // Of two families the unreadable one gives no address, and a pod needs one of each.
+        blocks: parsed.unwrap_or_default(),
+        pods: pods.map_or(0, count),
+        is_network_ready: status.is_some_and(is_network_ready),
+    })
+}
+
+/// Returns true if the node is Ready and NetworkUnavailable is not True. A kubelet is not Ready
+/// while its network needs a block that the node does not have; of other kubelets the cloud
+/// controller says so.
+fn is_network_ready(status: &NodeStatus) -> bool {
+    condition(status, "Ready") == Some("True")
+        && condition(status, "NetworkUnavailable") != Some("True")
+}
+
+fn condition<'a>(status: &'a NodeStatus, kind: &str) -> Option<&'a str> {
+    let mut conditions = status.conditions.iter().flatten();
+    let found = conditions.find(|condition| condition.type_ == kind)?;
+    Some(found.status.as_str())
+}
+
+/// A quantity as a count. One that is negative or cannot be read counts as 0: nothing is placed on a
+/// promise that nobody understands.
+fn count(quantity: &Quantity) -> u64 {
+    let units = quantity::units(quantity).unwrap_or(0);
+    u64::try_from(units).unwrap_or(0)
 }
 
 /// Whether the pod shares its node's network, and so takes no pod IP.
@@ -70,9 +162,67 @@ pub fn has_no_sandbox(pod: &Pod) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use podplane_ipam::capacity::Basis;
+    use serde_json::json;
+
     use crate::core::{NodeSpec, PodCondition, PodSpec, PodStatus};
 
     use super::*;
+
+    fn node(spec: serde_json::Value, status: serde_json::Value) -> Node {
+        serde_json::from_value(json!({"spec": spec, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn a_condition_tells_a_report_from_an_amount_that_somebody_set() {
+        let of = |reported: &str| {
+            let status = json!({
+                "capacity": {POD_IPS: "6"}, "allocatable": {POD_IPS: "4", "pods": "110"},
+                "conditions": [{"type": POD_IPS_REPORTED, "status": reported}]});
+            let node = node(json!({"podCIDR": "10.0.0.0/24"}), status);
+            (capacity(&node), allocatable(&node))
+        };
+        let pods = |count, basis| NodeCapacity::Pods { count, basis };
+        let reported = (pods(6, Basis::Report), pods(4, Basis::Report));
+        assert_eq!(of("True"), reported);
+        assert_eq!(of("Unknown"), reported);
+        let set = pods(4, Basis::Allocatable);
+        assert_eq!(of("False"), (set, set));
+    }
+
+    #[test]
+    fn a_node_that_does_not_know_its_pod_ips_goes_by_block_then_by_pods() {
+        let conditions = |ready: &str, unavailable: &str| {
+            json!({"allocatable": {"pods": "110"}, "conditions": [
+                {"type": "Ready", "status": ready},
+                {"type": "NetworkUnavailable", "status": unavailable}]})
+        };
+        let of = |spec, status| allocatable(&node(spec, status));
+        let pods = |count, basis| NodeCapacity::Pods { count, basis };
+        let block = json!({"podCIDRs": ["10.0.0.0/29", "fd00::/64"]});
+        assert_eq!(of(block.clone(), json!({})), pods(5, Basis::Blocks));
+        let ready = conditions("True", "False");
+        assert_eq!(of(block, ready.clone()), pods(5, Basis::Blocks));
+        assert_eq!(of(json!({}), ready), pods(110, Basis::Pods));
+        let odd = json!({"podCIDRs": ["10.0.0.0/24", "fd00::/x"]});
+        assert_eq!(of(odd, json!({})), pods(0, Basis::Blocks));
+        for waits in [
+            json!({}),
+            conditions("False", "False"),
+            conditions("True", "True"),
+        ] {
+            assert_eq!(of(json!({}), waits), NodeCapacity::AwaitsBlock);
+        }
+    }
+
+    #[test]
+    fn an_amount_that_is_not_a_count_is_none_at_all() {
+        for amount in ["-1", "many"] {
+            let status = json!({"allocatable": {POD_IPS: amount}});
+            let node = node(json!({"podCIDR": "10.0.0.0/24"}), status);
+            assert_eq!(allocatable(&node).count(), 0, "{amount}");
+        }
+    }
 
     #[test]
     fn an_empty_field_is_no_block() {

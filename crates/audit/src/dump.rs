@@ -4,10 +4,8 @@ use std::{io::Read, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_ipam::{
-    AddressRange,
     audit::{self, DrainingBlock, PodKey, World},
-    parse_cidr,
-    pool::pod_capacity,
+    capacity, parse_cidr,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -71,11 +69,7 @@ impl Node {
     fn capacity(&self) -> Option<u64> {
         self.pod_ips.or_else(|| {
             let blocks = self.blocks();
-            // A block without room is no range; it still limits its node.
-            let ranges: Option<Vec<_>> =
-                blocks.iter().copied().map(AddressRange::of_block).collect();
-            let pods = ranges.map_or(0, |ranges| pod_capacity(&ranges));
-            (!blocks.is_empty()).then(|| u64::try_from(pods).unwrap_or(u64::MAX))
+            (!blocks.is_empty()).then(|| capacity::of_blocks(&blocks))
         })
     }
 }
@@ -254,7 +248,10 @@ impl Dump {
                 .iter()
                 .map(|text| text.as_str().into())
                 .collect(),
-            pod_ips: status.capacity.0.pod_ips.as_str().parse().ok(),
+            // Whoever sets them by hand may set what is allocatable alone.
+            pod_ips: [&status.capacity.0, &status.allocatable.0]
+                .into_iter()
+                .find_map(|list| list.pod_ips.as_str().parse().ok()),
             object,
         }
     }

@@ -63,6 +63,8 @@ pub(crate) struct Status<'a> {
     pub(crate) conditions: Many<Lenient<Condition<'a>>>,
     #[serde(borrow)]
     pub(crate) capacity: Lenient<Capacity<'a>>,
+    #[serde(borrow)]
+    pub(crate) allocatable: Lenient<Capacity<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -86,7 +88,7 @@ pub(crate) struct Condition<'a> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Capacity<'a> {
-    /// What podplane's kubelet reports: the addresses that its IPAM can really give.
+    /// The addresses that the node's IPAM plugin reports, or that somebody has set.
     #[serde(borrow, rename = "podplane.io/pod-ips")]
     pub(crate) pod_ips: Text<'a>,
 }

@@ -3,6 +3,7 @@
 use std::{error::Error as _, fmt, io, path::PathBuf, time::Duration};
 
 use podplane_client::{ApiError, endpoint::EndpointError};
+use podplane_cni::ipam_report::ReportError;
 use podplane_ipam::audit::Violation;
 
 use crate::Finished;
@@ -100,6 +101,14 @@ pub enum ClusterError {
         what: String,
         /// What is there.
         found: String,
+    },
+    /// The IPAM plugin of a node does not report the addresses that it holds.
+    #[error("read the IPAM report of {node}")]
+    IpamReport {
+        /// The node.
+        node: String,
+        /// Why.
+        source: ReportError,
     },
     /// An address that is none.
     #[error(transparent)]

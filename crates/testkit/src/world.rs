@@ -1,8 +1,8 @@
-//! What the invariant checker is asked about: the objects, the allocation files, the sandboxes.
+//! What the invariant checker is asked about: the objects, the allocation files and IPAM reports, the sandboxes.
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    env, fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
     str::FromStr,
@@ -10,14 +10,18 @@ use std::{
 
 use ipnet::IpNet;
 use podplane_api::{
-    Object as _, Quantity,
+    Object as _,
     core::{Node, Pod},
-    pod_ips::{POD_IPS, POD_RANGES, holds_address, is_host_network},
-    quantity,
+    pod_ips::{self, POD_RANGES, holds_address, is_host_network},
 };
 use podplane_client::{Client, ListParams};
-use podplane_ipam::audit::{self, Allocation, DrainingBlock, Sandbox, World};
+use podplane_cni::ipam_report::{ReportError, ReportNode, ReportSource};
+use podplane_ipam::{
+    audit::{self, Allocation, DrainingBlock, Sandbox, World},
+    capacity::NodeCapacity,
+};
 use serde_json::Value;
+use tokio::task::{self, JoinSet};
 
 use crate::{ClusterError, Result};
 
@@ -33,9 +37,11 @@ enum Limit {
 ///
 /// # Errors
 ///
-/// [`ClusterError::Api`] if the API server does not answer, [`ClusterError::Io`] or [`ClusterError::Unclear`] if a file cannot be read.
+/// [`ClusterError::Api`] if the API server does not answer, [`ClusterError::Io`] or [`ClusterError::Unclear`] if a file cannot be read,
+/// [`ClusterError::IpamReport`] if the network of a node names a source of reports and there is none.
 pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
-    let limit = limit(data_dir)?;
+    let settings = read_json(&data_dir.join("cluster.json"))?["settings"].take();
+    let limit = limit(&settings);
     let all = ListParams::default();
     let nodes = client.all::<Node>().list(&all).await?.items;
     let pods = client.all::<Pod>().list(&all).await?.items;
@@ -51,6 +57,8 @@ pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
     world
         .draining
         .extend(of_nodes_that_are_gone(client, &nodes).await?);
+    // As with the files, first what is held, then the sandboxes: one that is about to hold an address is recorded before.
+    world.allocations = reported(&nodes, data_dir, &settings).await?;
     for (node, dir) in node_dirs(data_dir)? {
         world
             .allocations
@@ -95,12 +103,65 @@ async fn of_nodes_that_are_gone(client: &Client, nodes: &[Node]) -> Result<Vec<D
 }
 
 /// By the flags that the cluster runs with.
-fn limit(data_dir: &Path) -> Result<Limit> {
-    let kept = read_json(&data_dir.join("cluster.json"))?;
-    Ok(match kept["settings"]["ipPolicy"].as_str() {
+fn limit(settings: &Value) -> Limit {
+    match settings["ipPolicy"].as_str() {
         Some("off") => Limit::None,
         _ => Limit::Addresses,
-    })
+    }
+}
+
+/// The addresses that IPAM plugins report as held. They are asked here and not through the kubelets, which may be dead, stand still, or know
+/// of what was so a moment ago.
+async fn reported(nodes: &[Node], data_dir: &Path, settings: &Value) -> Result<Vec<Allocation>> {
+    let bin_dirs = settings["cniBinDir"].as_str().unwrap_or_default();
+    let bin_dirs: Vec<_> = env::split_paths(bin_dirs).collect();
+    let mut reading = JoinSet::new();
+    for (node, dir) in node_dirs(data_dir)? {
+        let object = nodes.iter().find(|object| object.name() == node);
+        let pod_cidrs = object.map(|node| pod_ips::pod_cidrs(node).to_vec());
+        let bin_dirs = bin_dirs.clone();
+        reading.spawn_blocking(move || {
+            let about = ReportNode {
+                name: &node,
+                dir: &dir,
+                pod_cidrs: &pod_cidrs.unwrap_or_default(),
+                bin_dirs: &bin_dirs,
+            };
+            held(&about).map_err(|source| ClusterError::IpamReport {
+                node: node.clone(),
+                source,
+            })
+        });
+    }
+    let mut found = Vec::new();
+    while let Some(read) = reading.join_next().await {
+        found.extend(read.map_err(task_died)??);
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn task_died(error: task::JoinError) -> ClusterError {
+    ClusterError::Io {
+        step: "read an IPAM report".into(),
+        source: error.into(),
+    }
+}
+
+fn held(node: &ReportNode<'_>) -> Result<Vec<Allocation>, ReportError> {
+    let source = match ReportSource::of_first(&node.dir.join("net.d")) {
+        // A node without a configuration has no network.
+        Ok(None) | Err(ReportError::Config(_)) => return Ok(Vec::new()),
+        source => source?,
+    };
+    let report = source.map(|source| source.read(node)).transpose()?;
+    let addresses = report.and_then(|report| report.addresses);
+    let allocations = addresses.into_iter().flatten().map(|address| Allocation {
+        node: node.name.into(),
+        ip: address.address,
+        owner: address.container_id,
+    });
+    Ok(allocations.collect())
 }
 
 fn read_json(file: &Path) -> Result<Value> {
@@ -123,36 +184,19 @@ fn parse<T: FromStr>(what: impl Into<String>, text: &str) -> Result<T> {
 }
 
 fn audited_node(node: &Node, limit: Limit) -> Result<audit::Node> {
-    let cidrs = node
-        .spec
-        .iter()
-        .flat_map(|spec| spec.pod_cidrs.iter().flatten());
-    let capacity = node
-        .status
-        .as_ref()
-        .and_then(|status| status.capacity.as_ref()?.get(POD_IPS));
+    let cidrs = pod_ips::pod_cidrs(node).iter();
     Ok(audit::Node {
         name: node.name().into(),
         uid: node.uid().into(),
         pod_cidrs: cidrs
             .map(|cidr| parse::<IpNet>(format!("a podCIDR of {}", node.name()), cidr))
             .collect::<Result<_>>()?,
-        ip_capacity: match (limit, capacity) {
-            (Limit::Addresses, Some(capacity)) => Some(units(node, capacity)?),
-            _ => None,
+        ip_capacity: match (limit, pod_ips::capacity(node)) {
+            (Limit::Addresses, NodeCapacity::Pods { count, .. }) => Some(count),
+            // Pods that were sent to the node by name wait there without an address.
+            (Limit::Addresses, NodeCapacity::AwaitsBlock) | (Limit::None, _) => None,
         },
     })
-}
-
-fn units(node: &Node, capacity: &Quantity) -> Result<u64> {
-    let units = quantity::units(capacity).ok();
-    let unclear = || ClusterError::Unclear {
-        what: format!("the capacity {POD_IPS} of {}", node.name()),
-        found: capacity.0.clone(),
-    };
-    units
-        .and_then(|units| units.try_into().ok())
-        .ok_or_else(unclear)
 }
 
 fn audited_pod(pod: &Pod) -> Result<audit::Pod> {

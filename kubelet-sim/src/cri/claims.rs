@@ -212,18 +212,18 @@ impl Leases {
     fn of(id: &SandboxId, network: &PodNetwork) -> Option<Self> {
         let list = NetworkConfigList::from_list(network.config.to_string().as_bytes()).ok()?;
         let ipam = Ipam::of(&list).ok().flatten()?;
+        let (dir, options) = ipam.files()?;
         let lease = |ip: &IpAddr| Lease {
             ip: *ip,
             container_id: id.as_str().to_owned(),
             ifname: Some(IFNAME.to_owned()),
         };
         let leases = network.ips.iter().map(lease);
-        let is_ours =
-            |lease: &Lease| ipam.gives(lease.ip) || host_local::is_whole(ipam.dir(), lease);
+        let is_ours = |lease: &Lease| ipam.gives(lease.ip) || host_local::is_whole(dir, lease);
         Some(Self {
             leases: leases.filter(is_ours).collect(),
-            options: ipam.options,
-            dir: ipam.dir().to_owned(),
+            options,
+            dir: dir.to_owned(),
         })
     }
 }

@@ -7,7 +7,7 @@ use super::status::Rejection;
 /// What may decide whether a pod is admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Pods that the node's network has room for; `None` if the IPAM plugin keeps its own books.
+    /// Pods that the node has addresses for; `None` while it waits for its block.
     pub capacity: Option<i64>,
     /// UIDs of pods with an address.
     pub holders: BTreeSet<String>,
@@ -20,7 +20,7 @@ pub struct Holdings {
 pub enum Verdict {
     /// There is one, and it is kept for the pod.
     Admit,
-    /// There is none, but a pod that is gone or going still holds one: ask again soon.
+    /// There is none, but a pod that is gone or going still holds one, or the node's block is about to come: ask again soon.
     Wait,
     /// There is none.
     Reject(Rejection),
@@ -35,7 +35,7 @@ pub fn decide(
     is_going: impl Fn(&str) -> bool,
 ) -> Verdict {
     let Some(capacity) = holdings.capacity else {
-        return Verdict::Admit;
+        return Verdict::Wait;
     };
     let others = || {
         holdings
@@ -89,7 +89,7 @@ mod tests {
             ("leaked", Some(2), set(&["a"]), 1, set(&[]), reject(2, 2)),
             ("none at all", Some(0), set(&[]), 0, set(&[]), reject(0, 0)),
             ("soon", Some(1), set(&["going"]), 0, set(&[]), Verdict::Wait),
-            ("unknown", None, set(&["a"]), 0, set(&[]), Verdict::Admit),
+            ("no block yet", None, set(&[]), 0, set(&[]), Verdict::Wait),
         ];
         for (name, capacity, holders, leaked, pending, want) in cases {
             let holdings = Holdings {

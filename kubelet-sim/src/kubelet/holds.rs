@@ -230,7 +230,7 @@ impl Node {
         let networks = self.dir.networks();
         let earlier = task::spawn_blocking(move || leases_below(&networks)).await??;
         let books = self.books().await?;
-        if books.ipam.is_none() && !books.sandboxes.is_empty() {
+        if !books.has_files() && !books.sandboxes.is_empty() {
             return Ok(true);
         }
         let has = |id: &str| books.sandboxes.iter().any(|sandbox| sandbox.id == id);

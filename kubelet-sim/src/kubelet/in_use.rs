@@ -10,7 +10,10 @@ use podplane_api::{
 };
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::node::{Books, Node, NodeError, pod_cidrs};
+use super::{
+    ipam_report::FRESH,
+    node::{Books, Node, NodeError, pod_cidrs},
+};
 
 /// Writes that met a change of the Node are tried again this often.
 const CONFLICTS: u32 = 10;
@@ -84,7 +87,7 @@ impl Node {
         &self,
         node: &NodeObject,
     ) -> Result<(Books, Option<RwLockWriteGuard<'_, Option<String>>>), NodeError> {
-        let books = self.books().await?;
+        let books = self.books_within(FRESH).await?;
         let annotations = node.metadata.annotations.as_ref();
         let says = annotations.and_then(|all| all.get(POD_IPS_ALLOCATED));
         if books.any_in_use() || none_in_use(says) {
@@ -101,9 +104,10 @@ impl Node {
 impl Books {
     /// Whether a sandbox has an address of the node's ranges, or may have.
     fn any_in_use(&self) -> bool {
-        match &self.ipam {
-            Some(_) => self.current().any(|lease| self.owner(lease).is_some()),
-            None => !self.sandboxes.is_empty(),
+        // What a plugin reports may be older than the newest sandbox.
+        match self.has_files() {
+            true => self.current().any(|lease| self.owner(lease).is_some()),
+            false => !self.sandboxes.is_empty(),
         }
     }
 }

@@ -108,7 +108,7 @@ impl Metrics {
         );
         registry.register(
             "podplane_node_pod_ips_capacity",
-            "Pods that the node's network has addresses for",
+            "Pods that the node's network has addresses for, if its IPAM plugin says so",
             metrics.capacity.clone(),
         );
         registry.register(
@@ -162,7 +162,7 @@ impl Metrics {
         Running(self.running.clone())
     }
 
-    /// Notes the addresses of a node, which are not known where another plugin gives them.
+    /// Notes the addresses of a node. The capacity is missing where the IPAM plugin does not say it.
     pub fn addresses(&self, node: &str, usage: Option<&Usage>) {
         let of_node = [("node", node.to_owned())];
         let in_state = |state: &str| [("node", node.to_owned()), ("state", state.to_owned())];
@@ -173,7 +173,10 @@ impl Metrics {
             }
             return;
         };
-        self.capacity.get_or_create(&of_node).set(usage.capacity);
+        match usage.capacity {
+            Some(capacity) => _ = self.capacity.get_or_create(&of_node).set(capacity),
+            None => _ = self.capacity.remove(&of_node),
+        }
         for (state, count) in [("allocated", usage.allocated), ("leaked", usage.leaked)] {
             self.ips.get_or_create(&in_state(state)).set(count);
         }

@@ -6,6 +6,7 @@
 pub mod admission;
 mod holds;
 mod in_use;
+mod ipam_report;
 pub mod lease;
 mod machine;
 pub mod metrics;
@@ -46,6 +47,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    ipam_report::Reports,
     node::{Node, Parts, patiently},
     node_status::Machine,
     pods::{NOTICES, Pods, watch_sandboxes},
@@ -93,6 +95,16 @@ pub struct Config {
     /// The directory of nodes, where network configurations and allocation files are
     #[arg(long, value_name = "DIR", env = "PODPLANE_NODES_DIR")]
     pub nodes_dir: PathBuf,
+
+    /// A directory of CNI plugins, where the command of an IPAM report is looked for; repeat it for several
+    #[arg(
+        long = "cni-bin-dir",
+        value_name = "DIR",
+        env = "PODPLANE_CNI_BIN_DIR",
+        value_delimiter = ':',
+        default_value = "/opt/cni/bin"
+    )]
+    pub cni_bin_dirs: Vec<PathBuf>,
 
     /// The addresses of the node, one for each address family, the primary one first
     #[arg(
@@ -223,6 +235,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
             machine: machine_of(&config, name),
             runtime: Runtime::new(runtime_channel(&config, name, &dir)?, metrics.clone()),
             metrics: metrics.clone(),
+            reports: Reports::new(name.as_str(), dir.clone(), config.cni_bin_dirs.clone()),
             dir,
             client: client.clone(),
             nodes: nodes_cache.clone(),

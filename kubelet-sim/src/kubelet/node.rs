@@ -14,10 +14,13 @@ use podplane_api::{
     Object as _, ObjectKey,
     core::{Node as NodeObject, Pod, PodStatus},
     jiff::Timestamp,
-    pod_ips::{POD_IPS_ALLOCATED, POD_RANGES, holds_address, is_host_network, is_terminal},
+    pod_ips::{
+        self, IPAM, POD_IPS_ALLOCATED, POD_RANGES, holds_address, is_host_network, is_terminal,
+    },
 };
 use podplane_client::{ApiError, Cache, Client, EventRecorder, events::EventType};
 use podplane_cni::host_local::Lease;
+use podplane_ipam::capacity::NodeCapacity;
 use tokio::{
     sync::{Mutex, Notify, RwLock, RwLockWriteGuard, watch},
     task,
@@ -30,6 +33,7 @@ use super::{
     IpPolicy,
     admission::{self, Holdings, Verdict},
     in_use::none_in_use,
+    ipam_report::{FRESH, Reported, Reports},
     metrics::Metrics,
     node_status::{self, Machine, Network},
     plan::Sandbox,
@@ -60,6 +64,8 @@ pub struct Node {
     pub runtime: Runtime,
     /// What is counted.
     pub metrics: Metrics,
+    /// The reports of its IPAM plugin.
+    pub(super) reports: Reports,
     /// The API server.
     pub client: Client,
     /// All nodes.
@@ -110,6 +116,8 @@ pub struct Parts {
     pub runtime: Runtime,
     /// See [`Node::metrics`].
     pub metrics: Metrics,
+    /// See [`Node::reports`].
+    pub reports: Reports,
     /// See [`Node::client`].
     pub client: Client,
     /// See [`Node::nodes`].
@@ -177,8 +185,12 @@ impl NodeError {
 /// The addresses of a node at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Books {
-    /// The configured ranges; `None` without a configuration or where another plugin gives addresses.
+    /// The configured ranges, or what the IPAM plugin reports; `None` without a configuration or where another plugin than host-local reports nothing.
     pub ipam: Option<Ipam>,
+    /// host-local's reason to refuse the configuration: it gives no address then.
+    pub refused: Option<String>,
+    /// The state of the IPAM plugin's reports.
+    pub reported: Reported,
     /// The IPAM plugin; empty without a configuration.
     pub plugin: String,
     /// Whether they are the node's blocks.
@@ -187,6 +199,8 @@ pub struct Books {
     pub leases: Vec<Lease>,
     /// Every sandbox, listed after the files were read: a lease that is of none of them is leaked, or just being released.
     pub sandboxes: Vec<Sandbox>,
+    /// UIDs of pods whose sandboxes have an address or may have one, where host-local's files do not say it.
+    pub presumed: BTreeSet<String>,
 }
 
 impl Books {
@@ -209,11 +223,43 @@ impl Books {
         leases.filter(move |lease| ipam.is_some_and(|ipam| ipam.gives(lease.ip)))
     }
 
-    /// The counts, if they can be known.
+    /// Returns true if host-local's files have the given addresses.
+    pub fn has_files(&self) -> bool {
+        self.ipam.as_ref().is_some_and(Ipam::has_files)
+    }
+
+    /// Returns true if the given addresses are known.
+    pub fn knows_leases(&self) -> bool {
+        self.ipam.as_ref().is_some_and(Ipam::knows_leases)
+    }
+
+    /// UIDs of pods that have an address, or may have one.
+    pub fn holders(&self) -> BTreeSet<String> {
+        let owners = self.current().filter_map(|lease| self.owner(lease));
+        let owners = owners.map(|sandbox| sandbox.uid.clone());
+        owners.chain(self.presumed.iter().cloned()).collect()
+    }
+
+    /// The counts; `None` without a configuration. Where the leases are not known, each pod with a sandbox counts as one.
     pub fn usage(&self) -> Option<Usage> {
-        let capacity = self.ipam.as_ref()?.capacity;
         let is_known = |id: &str| self.sandbox(id).is_some();
-        Some(Usage::count(capacity, self.current(), is_known))
+        match &self.ipam {
+            Some(ipam) if ipam.knows_leases() => {
+                Some(Usage::count(ipam.capacity, self.current(), is_known))
+            }
+            _ if self.plugin.is_empty() => None,
+            ipam => {
+                let reported = ipam.as_ref().map(|ipam| ipam.capacity.pods());
+                let refused = self.refused.as_ref().map(|_| 0);
+                Some(Usage {
+                    capacity: reported
+                        .or(refused)
+                        .map(|pods| i64::try_from(pods).unwrap_or(i64::MAX)),
+                    allocated: i64::try_from(self.presumed.len()).unwrap_or(i64::MAX),
+                    leaked: 0,
+                })
+            }
+        }
     }
 }
 
@@ -225,6 +271,7 @@ impl Node {
             dir,
             runtime,
             metrics,
+            reports,
             client,
             nodes,
             pods,
@@ -238,6 +285,7 @@ impl Node {
             dir,
             runtime,
             metrics,
+            reports,
             client,
             nodes,
             pods,
@@ -259,35 +307,54 @@ impl Node {
         self.machine.name.as_str()
     }
 
-    /// Reads the allocation files, then lists the sandboxes.
+    /// Reads the allocation files or the IPAM plugin's report, then lists the sandboxes.
     ///
     /// # Errors
     ///
     /// [`NodeError`].
     pub async fn books(&self) -> Result<Books, NodeError> {
+        self.books_within(Duration::ZERO).await
+    }
+
+    /// As [`Node::books`], but with a report that is not older than `max_age` if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`].
+    pub(super) async fn books_within(&self, max_age: Duration) -> Result<Books, NodeError> {
+        let object = self.object();
+        let blocks = object.map(|node| pod_ips::pod_cidrs(&node).to_vec());
+        let reported = self.reports.get(blocks.unwrap_or_default(), max_age).await;
         let dir = self.dir.clone();
-        let read = move || {
-            // A configuration that the plugin would refuse gives no address: the same as none.
-            let list = dir.network().ok();
-            let plugin = list
-                .as_ref()
-                .and_then(Ipam::plugin)
-                .unwrap_or_default()
-                .to_owned();
-            let ipam = list.and_then(|list| Ipam::of(&list).ok().flatten());
-            let leases = ipam.as_ref().map(Ipam::leases).transpose()?;
-            let leases = leases.unwrap_or_default();
-            Ok::<_, std::io::Error>((ipam, plugin, dir.uses_pod_cidr(), leases))
-        };
-        let (ipam, plugin, uses_pod_cidr, leases) = task::spawn_blocking(read).await??;
+        let read = move || read_books(&dir, reported);
+        let mut books = task::spawn_blocking(read).await??;
         let listed = self.runtime.list().await;
-        Ok(Books {
-            ipam,
-            plugin,
-            uses_pod_cidr,
-            leases,
-            sandboxes: listed.map_err(NodeError::runtime("list sandboxes"))?,
-        })
+        books.sandboxes = listed.map_err(NodeError::runtime("list sandboxes"))?;
+        if !books.has_files() && !books.plugin.is_empty() {
+            books.presumed = self.presumed(&books.sandboxes);
+        }
+        Ok(books)
+    }
+
+    /// UIDs of the pods of these sandboxes, but for those that share the node's network.
+    fn presumed(&self, sandboxes: &[Sandbox]) -> BTreeSet<String> {
+        let shares = |sandbox: &Sandbox| {
+            let pod = self.pods.get(&sandbox.pod);
+            pod.is_some_and(|pod| pod.uid() == sandbox.uid && is_host_network(&pod))
+        };
+        let own = sandboxes.iter().filter(|sandbox| !shares(sandbox));
+        own.map(|sandbox| sandbox.uid.clone()).collect()
+    }
+
+    /// The number of pods that the node has addresses for; `None` while it waits for its block.
+    fn capacity(&self, usage: Option<&Usage>) -> Option<i64> {
+        if let Some(reported) = usage.and_then(|usage| usage.capacity) {
+            return Some(reported);
+        }
+        match pod_ips::capacity(self.object()?.as_ref()) {
+            NodeCapacity::AwaitsBlock => None,
+            NodeCapacity::Pods { count, .. } => Some(i64::try_from(count).unwrap_or(i64::MAX)),
+        }
     }
 
     /// Decides whether the pod can have an address, and keeps one for it until [`Node::settled`]. One decision at a time.
@@ -303,12 +370,31 @@ impl Node {
         if pending.contains(pod.uid()) {
             return Ok(Verdict::Admit);
         }
-        let books = self.books().await?;
+        let mut max_age = FRESH;
+        let verdict = loop {
+            let books = self.books_within(max_age).await?;
+            let verdict = self.decide(pod, &books, &pending);
+            if verdict == Verdict::Admit || !books.reported.is_reused() {
+                break verdict;
+            }
+            // An address may have been freed since the plugin reported.
+            max_age = Duration::ZERO;
+        };
+        match verdict {
+            Verdict::Admit => {
+                pending.insert(pod.uid().to_owned());
+            }
+            Verdict::Wait => {}
+            Verdict::Reject(_) => self.must_report.store(true, Ordering::Relaxed),
+        }
+        Ok(verdict)
+    }
+
+    fn decide(&self, pod: &Pod, books: &Books, pending: &BTreeSet<String>) -> Verdict {
         let usage = books.usage();
-        let owners = books.current().filter_map(|lease| books.owner(lease));
         let holdings = Holdings {
-            capacity: usage.map(|usage| usage.capacity),
-            holders: owners.map(|sandbox| sandbox.uid.clone()).collect(),
+            capacity: self.capacity(usage.as_ref()),
+            holders: books.holders(),
             leaked: usage.map_or(0, |usage| usage.leaked),
         };
         // Stale, but only for a moment: a pod that is not in the cache yet is not among the holders either.
@@ -319,15 +405,7 @@ impl Node {
             .filter(|pod| !pod.is_deleting() && !is_terminal(pod))
             .map(|pod| pod.uid().to_owned())
             .collect();
-        let verdict = admission::decide(pod.uid(), &holdings, &pending, |uid| !alive.contains(uid));
-        match verdict {
-            Verdict::Admit => {
-                pending.insert(pod.uid().to_owned());
-            }
-            Verdict::Wait => {}
-            Verdict::Reject(_) => self.must_report.store(true, Ordering::Relaxed),
-        }
-        Ok(verdict)
+        admission::decide(pod.uid(), &holdings, pending, |uid| !alive.contains(uid))
     }
 
     /// Another pod of this node that is still reported with an address that `status` gives the pod. Its sandbox is gone, or the address would not
@@ -448,6 +526,9 @@ impl Node {
             if self.must_report.load(Ordering::Relaxed) {
                 ticks.reset_after(AFTER_REFUSAL);
             }
+            if reporter.reused {
+                ticks.reset_after(FRESH);
+            }
             // A change during the gap is kept by `Notify`; losing any of these waits loses nothing.
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -482,6 +563,7 @@ impl Node {
         }
         let (books, quiet) = self.settled_books(&node).await?;
         self.metrics.addresses(self.name(), books.usage().as_ref());
+        reporter.reused = books.reported.is_reused();
         if cidrs.is_none() && books.uses_pod_cidr {
             // The runtime may still have the block of an earlier Node of this name, which is somebody else's by now.
             fault.get_or_insert_with(|| NO_POD_CIDR.to_owned());
@@ -495,14 +577,25 @@ impl Node {
             *old = state;
             is_new
         });
-        let ranges = || Some(books.ipam.as_ref()?.subnets.clone());
+        let ranges = || Some(books.ipam.as_ref()?.subnets.clone()).filter(|all| !all.is_empty());
+        let has_network = cidrs.is_some() || !books.uses_pod_cidr;
+        let last_good = match &books.reported {
+            Reported::Good(good) => Some(good.at),
+            Reported::NoSource | Reported::Failed(_) => None,
+        };
         let network = Network {
             fault,
             has_pod_cidrs: cidrs.is_some(),
+            needs_no_pod_cidr: !books.uses_pod_cidr,
             ranges: (!books.uses_pod_cidr).then(ranges).flatten(),
-            usage: (cidrs.is_some() || !books.uses_pod_cidr)
-                .then(|| books.usage())
-                .flatten(),
+            usage: has_network.then(|| books.usage()).flatten(),
+            ipam: books.plugin.clone(),
+            report_fault: books
+                .reported
+                .fault()
+                .or(books.refused.as_deref())
+                .map(str::to_owned),
+            reported_at: last_good,
         };
         self.write(node, &network, quiet, reporter).await
     }
@@ -542,6 +635,10 @@ impl Node {
         let wanted = [
             (POD_IPS_ALLOCATED, allocated),
             (POD_RANGES, node_status::ranges(network)),
+            (
+                IPAM,
+                Some(network.ipam.clone()).filter(|name| !name.is_empty()),
+            ),
         ];
         if wanted
             .iter()
@@ -564,6 +661,7 @@ impl Node {
             Timestamp::now(),
         );
         let turn = node_status::turn(node.status.as_ref(), &status);
+        let report_turn = node_status::report_turn(node.status.as_ref(), &status);
         let is_due = reporter
             .written
             .is_none_or(|at| at.elapsed() >= self.heartbeat);
@@ -591,6 +689,9 @@ impl Node {
                 self.events
                     .record(&updated, EventType::Normal, turn, "", message);
             }
+            if let Some((kind, reason, message)) = report_turn {
+                self.events.record(&updated, kind, reason, "", message);
+            }
         }
         Ok(())
     }
@@ -603,6 +704,35 @@ struct Reporter {
     written: Option<Instant>,
     /// When a refusal was first seen that no report has followed.
     refused: Option<Instant>,
+    /// The last status was computed from a report of the IPAM plugin that may be outdated by now.
+    reused: bool,
+}
+
+/// The books but for the sandboxes. It blocks.
+fn read_books(dir: &NodeDir, reported: Reported) -> std::io::Result<Books> {
+    // Without a configuration that can be read there is no network, and no address.
+    let list = dir.network().ok();
+    let plugin = list.as_ref().and_then(Ipam::plugin);
+    let mut books = Books {
+        plugin: plugin.unwrap_or_default().to_owned(),
+        uses_pod_cidr: dir.uses_pod_cidr(),
+        ..Books::default()
+    };
+    books.ipam = match (&reported, list.as_ref().map(Ipam::of)) {
+        (Reported::Good(good), _) => Some(Ipam::reported(&good.report)),
+        (_, Some(Ok(ipam))) => ipam,
+        (_, Some(Err(error))) => {
+            books.refused = Some(error.to_string());
+            None
+        }
+        (_, None) => None,
+    };
+    books.leases = match &books.ipam {
+        Some(ipam) => ipam.leases()?,
+        None => Vec::new(),
+    };
+    books.reported = reported;
+    Ok(books)
 }
 
 impl Reporter {

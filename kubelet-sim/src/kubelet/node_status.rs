@@ -8,12 +8,16 @@ use podplane_api::{
     core::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo},
     jiff::Timestamp,
     meta::{ObjectMeta, Time},
-    pod_ips::POD_IPS,
+    pod_ips::{POD_IPS, POD_IPS_REPORTED},
 };
+use podplane_client::events::EventType;
 
 use crate::{NodeName, ipam::Usage};
 
 const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
+/// Reasons of [`POD_IPS_REPORTED`]: no report at all, and an old one.
+const REPORT_FAILED: &str = "IPAMReportFailed";
+const REPORT_STALE: &str = "IPAMReportStale";
 
 /// What does not change while the kubelet runs.
 #[derive(Clone, Debug)]
@@ -41,10 +45,18 @@ pub struct Network {
     pub fault: Option<String>,
     /// Whether the node has blocks.
     pub has_pod_cidrs: bool,
+    /// Its network is configured without blocks.
+    pub needs_no_pod_cidr: bool,
     /// The ranges that its pods' addresses come from, where they are not its blocks.
     pub ranges: Option<Vec<IpNet>>,
-    /// Its addresses, where the IPAM plugin's books can be read.
+    /// Its addresses, once it has a network.
     pub usage: Option<Usage>,
+    /// The IPAM plugin; empty without a configuration.
+    pub ipam: String,
+    /// The failure of the IPAM plugin's last report, or its reason to refuse the configuration.
+    pub report_fault: Option<String>,
+    /// The time of the IPAM plugin's report that the usage comes from.
+    pub reported_at: Option<Timestamp>,
 }
 
 /// The Node as it is registered: without status, which [`status`] makes.
@@ -86,7 +98,14 @@ pub fn status(
     let old = old.cloned().unwrap_or_default();
     let internal = machine.ips.iter().map(|ip| address("InternalIP", ip));
     let addresses = internal.chain([address("Hostname", &machine.name)]);
-    let usage = network.usage.unwrap_or_default();
+    let pod_ips = match network.usage {
+        Some(usage) if usage.capacity.is_some() => {
+            let quantity = |count: Option<i64>| Some(Quantity(count?.to_string()));
+            [quantity(usage.capacity), quantity(usage.allocatable())]
+        }
+        _ => pod_ips_of_others(&old),
+    };
+    let [total, allocatable] = pod_ips;
     let mut conditions = old.conditions.clone().unwrap_or_default();
     for wanted in wanted_conditions(network) {
         if !is_said_by_others(&conditions, &wanted) {
@@ -96,16 +115,8 @@ pub fn status(
     let others = resources_of_others(&old);
     NodeStatus {
         addresses: Some(addresses.collect()),
-        capacity: Some(resources(
-            machine,
-            network.usage.map(|_| usage.capacity),
-            &others,
-        )),
-        allocatable: Some(resources(
-            machine,
-            network.usage.map(|_| usage.allocatable()),
-            &others,
-        )),
+        capacity: Some(resources(machine, total, &others)),
+        allocatable: Some(resources(machine, allocatable, &others)),
         conditions: Some(conditions),
         node_info: Some(machine.info.clone()),
         ..old
@@ -135,6 +146,26 @@ pub fn turn(old: Option<&NodeStatus>, new: &NodeStatus) -> Option<&'static str> 
     (was != is).then_some(if is { "NodeReady" } else { "NodeNotReady" })
 }
 
+/// The event, if the IPAM plugin's reports have begun to fail or to come again.
+pub fn report_turn(
+    old: Option<&NodeStatus>,
+    new: &NodeStatus,
+) -> Option<(EventType, &'static str, String)> {
+    let of = |status: &NodeStatus| {
+        let mut conditions = status.conditions.iter().flatten();
+        let found = conditions.find(|condition| condition.type_ == POD_IPS_REPORTED)?;
+        Some((found.reason.clone()?, found.message.clone()?))
+    };
+    let is_bad = |reason: &str| [REPORT_FAILED, REPORT_STALE].contains(&reason);
+    let was_bad = old.and_then(of).is_some_and(|(reason, _)| is_bad(&reason));
+    let (reason, message) = of(new)?;
+    match (was_bad, is_bad(&reason)) {
+        (false, true) => Some((EventType::Warning, "IPAMReportFailed", message)),
+        (true, false) => Some((EventType::Normal, "IPAMReported", message)),
+        _ => None,
+    }
+}
+
 /// The value of [`POD_IPS_ALLOCATED`](podplane_api::pod_ips::POD_IPS_ALLOCATED); no annotation where the books cannot be read.
 pub fn allocated(network: &Network) -> Option<String> {
     network.usage.map(|usage| usage.allocated.to_string())
@@ -153,6 +184,22 @@ fn address(kind: &str, address: &impl ToString) -> NodeAddress {
     }
 }
 
+/// Capacity and allocatable pod IPs that somebody else has set. As for the extended resources of
+/// others, a capacity alone is allocatable, too. What an earlier report of the IPAM plugin has left is
+/// nobody's.
+fn pod_ips_of_others(old: &NodeStatus) -> [Option<Quantity>; 2] {
+    let mut conditions = old.conditions.iter().flatten();
+    let is_ours = conditions
+        .any(|condition| condition.type_ == POD_IPS_REPORTED && condition.status != "False");
+    if is_ours {
+        return [None, None];
+    }
+    let of = |list: &Option<BTreeMap<String, Quantity>>| list.as_ref()?.get(POD_IPS).cloned();
+    let total = of(&old.capacity);
+    let allocatable = of(&old.allocatable).or_else(|| total.clone());
+    [total, allocatable]
+}
+
 /// Extended resources that a controller has given the node: those with a domain, but for our own.
 fn resources_of_others(old: &NodeStatus) -> BTreeMap<String, Quantity> {
     let capacity = old.capacity.iter().flatten();
@@ -164,7 +211,7 @@ fn resources_of_others(old: &NodeStatus) -> BTreeMap<String, Quantity> {
 
 fn resources(
     machine: &Machine,
-    pod_ips: Option<i64>,
+    pod_ips: Option<Quantity>,
     others: &BTreeMap<String, Quantity>,
 ) -> BTreeMap<String, Quantity> {
     let known = [
@@ -172,16 +219,16 @@ fn resources(
         ("memory", format!("{}Ki", machine.memory / 1024)),
         ("pods", machine.max_pods.to_string()),
     ];
-    let pod_ips = pod_ips.map(|count| (POD_IPS, count.to_string()));
+    let known = known.map(|(name, amount)| (name.to_owned(), Quantity(amount)));
+    let pod_ips = pod_ips.map(|amount| (POD_IPS.to_owned(), amount));
     let own = known.into_iter().chain(pod_ips);
-    let own = own.map(|(name, amount)| (name.to_owned(), Quantity(amount)));
     own.chain(others.clone()).collect()
 }
 
 /// Type, status, reason and message.
 type Wanted = (&'static str, &'static str, &'static str, String);
 
-fn wanted_conditions(network: &Network) -> [Wanted; 5] {
+fn wanted_conditions(network: &Network) -> [Wanted; 6] {
     let has_none = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
     let ready = match &network.fault {
         None => (
@@ -200,9 +247,15 @@ fn wanted_conditions(network: &Network) -> [Wanted; 5] {
         )
     } else if network.ranges.is_some() {
         has_none(
-            "NetworkUnavailable",
+            NETWORK_UNAVAILABLE,
             "PodRangesConfigured",
             "the node's network has ranges of its own and needs no podCIDR",
+        )
+    } else if network.needs_no_pod_cidr {
+        has_none(
+            NETWORK_UNAVAILABLE,
+            "PodCIDRNotNeeded",
+            "the node's network is configured without a podCIDR",
         )
     } else {
         let message = "the node has no podCIDR".to_owned();
@@ -226,7 +279,39 @@ fn wanted_conditions(network: &Network) -> [Wanted; 5] {
         ),
         ready,
         unavailable,
+        reported(network),
     ]
+}
+
+/// The condition [`POD_IPS_REPORTED`].
+fn reported(network: &Network) -> Wanted {
+    let ipam = &network.ipam;
+    let of = |status, reason, message| (POD_IPS_REPORTED, status, reason, message);
+    let capacity = network.usage.and_then(|usage| usage.capacity);
+    match (capacity, &network.report_fault, network.reported_at) {
+        (Some(_), Some(fault), Some(at)) => {
+            let message = format!("IPAM {ipam}: the report of {at} stands: {fault}");
+            of("Unknown", REPORT_STALE, message)
+        }
+        (Some(capacity), fault, _) => {
+            let fault = fault.as_ref().map(|fault| format!(": {fault}"));
+            let fault = fault.unwrap_or_default();
+            let message = format!("IPAM {ipam} has {capacity} pod IPs{fault}");
+            of("True", "IPAMReports", message)
+        }
+        (None, Some(fault), _) => of("False", REPORT_FAILED, format!("IPAM {ipam}: {fault}")),
+        (None, None, _) if network.usage.is_none() => {
+            let message = "the node has no pod network yet".to_owned();
+            of("False", "NoNetwork", message)
+        }
+        (None, None, _) => of(
+            "False",
+            "NoIPAMReport",
+            format!(
+                "IPAM {ipam} reports no capacity: allocatable {POD_IPS} counts if it is set, else what the podCIDR holds"
+            ),
+        ),
+    }
 }
 
 /// A controller that made the node's network says so in its own words.
@@ -278,15 +363,80 @@ mod tests {
 
     fn ready(allocated: i64, leaked: i64) -> Network {
         Network {
-            fault: None,
             has_pod_cidrs: true,
-            ranges: None,
             usage: Some(Usage {
-                capacity: 253,
+                capacity: Some(253),
                 allocated,
                 leaked,
             }),
+            ipam: "host-local".into(),
+            ..Network::default()
         }
+    }
+
+    fn silent() -> Network {
+        let mut network = ready(0, 0);
+        network.ipam = "x".into();
+        network.usage.as_mut().unwrap().capacity = None;
+        network
+    }
+
+    /// Capacity and allocatable pod IPs.
+    fn pod_ips(status: &NodeStatus) -> [Option<&str>; 2] {
+        [&status.capacity, &status.allocatable]
+            .map(|list| Some(list.as_ref()?.get(POD_IPS)?.0.as_str()))
+    }
+
+    #[test]
+    fn keeps_pod_ips_that_somebody_set_where_the_ipam_reports_none() {
+        let next = |network: &Network, old: &NodeStatus| {
+            status(&machine(), network, Some(old), Timestamp::UNIX_EPOCH)
+        };
+        let mut node = status(&machine(), &silent(), None, Timestamp::UNIX_EPOCH);
+        assert_eq!(pod_ips(&node), [None, None]);
+        assert_eq!(condition(&node, POD_IPS_REPORTED).status, "False");
+        let set = node.allocatable.as_mut().unwrap();
+        set.insert(POD_IPS.into(), Quantity("2".into()));
+        let node = next(&silent(), &node);
+        assert_eq!(pod_ips(&node), [None, Some("2")]);
+        // A plugin that reports decides, and what it reported goes with its reports.
+        let node = next(&ready(0, 3), &node);
+        assert_eq!(pod_ips(&node), [Some("253"), Some("250")]);
+        assert_eq!(condition(&node, POD_IPS_REPORTED).status, "True");
+        let mut node = next(&silent(), &node);
+        assert_eq!(pod_ips(&node), [None, None]);
+        // As with extended resources of others, the capacity is enough.
+        let set = node.capacity.as_mut().unwrap();
+        set.insert(POD_IPS.into(), Quantity("4".into()));
+        assert_eq!(pod_ips(&next(&silent(), &node)), [Some("4"), Some("4")]);
+    }
+
+    #[test]
+    fn a_report_that_is_missing_is_told_once() {
+        let of = |network: &Network| status(&machine(), network, None, Timestamp::UNIX_EPOCH);
+        let mut network = ready(0, 0);
+        network.ipam = "x".into();
+        network.reported_at = Some(Timestamp::UNIX_EPOCH);
+        let good = of(&network);
+        network.report_fault = Some("exit status 1".into());
+        let stale = of(&network);
+        let told = condition(&stale, POD_IPS_REPORTED);
+        assert_eq!(told.status, "Unknown");
+        assert_eq!(
+            told.message.as_deref(),
+            Some("IPAM x: the report of 1970-01-01T00:00:00Z stands: exit status 1")
+        );
+        let reason = |old, new| report_turn(old, new).map(|(_, reason, _)| reason);
+        assert_eq!(reason(Some(&good), &stale), Some("IPAMReportFailed"));
+        assert_eq!(reason(Some(&stale), &stale), None);
+        assert_eq!(reason(Some(&stale), &good), Some("IPAMReported"));
+        assert_eq!(reason(None, &good), None);
+        let failed = Network {
+            report_fault: Some("none".into()),
+            ..silent()
+        };
+        assert_eq!(condition(&of(&failed), POD_IPS_REPORTED).status, "False");
+        assert_eq!(reason(None, &of(&failed)), Some("IPAMReportFailed"));
     }
 
     fn condition<'a>(status: &'a NodeStatus, kind: &str) -> &'a NodeCondition {

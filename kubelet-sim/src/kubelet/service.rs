@@ -21,7 +21,10 @@ use podplane_proto::{
 };
 use tonic::{Request, Response, Status};
 
-use super::node::{Books, NetworkState, Node, pod_cidrs};
+use super::{
+    ipam_report::Reported,
+    node::{Books, NetworkState, Node, pod_cidrs},
+};
 use crate::cri::sandboxes::chain;
 
 /// The nodes of a kubelet, by name.
@@ -92,6 +95,8 @@ impl NodeNetworkService for NodeNetwork {
             ipam: books.plugin.clone(),
             network_ready,
             network_fault,
+            ipam_report_time: report_time(&books.reported),
+            ipam_report_fault: books.reported.fault().unwrap_or_default().to_owned(),
         }))
     }
 }
@@ -116,23 +121,28 @@ fn addresses(pod: &Pod) -> impl Iterator<Item = &str> {
 
 /// What pods say and the files do not. Pods that are being deleted may have given their address back already.
 fn missing(books: &Books, pods: &[Arc<Pod>]) -> Vec<MissingAddress> {
-    if books.ipam.is_none() {
+    if !books.knows_leases() {
         return Vec::new();
     }
+    // Where another plugin gives addresses, its report stands for the files.
+    let file = match books.has_files() {
+        true => "allocation file",
+        false => "entry in the IPAM report",
+    };
     let lease_of = |address: &str| {
         let address = address.parse::<IpAddr>().ok()?;
         books.leases.iter().find(|lease| lease.ip == address)
     };
     let fault = |pod: &Pod, address: &str| match lease_of(address) {
-        None => Some("it has no allocation file".to_owned()),
+        None => Some(format!("it has no {file}")),
         Some(lease) => match books.owner(lease) {
             Some(sandbox) if sandbox.uid == pod.uid() => None,
             Some(sandbox) => Some(format!(
-                "its allocation file is of sandbox {}, of pod {}",
+                "its {file} is of sandbox {}, of pod {}",
                 sandbox.id, sandbox.pod
             )),
             None => Some(format!(
-                "its allocation file is of {:?}, which is no sandbox here",
+                "its {file} is of {:?}, which is not a sandbox of this node",
                 lease.container_id
             )),
         },
@@ -149,6 +159,14 @@ fn missing(books: &Books, pods: &[Arc<Pod>]) -> Vec<MissingAddress> {
         })
     });
     missing.collect()
+}
+
+/// The time of the report that the answer comes from; empty if there is none.
+fn report_time(reported: &Reported) -> String {
+    match reported {
+        Reported::Good(good) => good.at.to_string(),
+        Reported::NoSource | Reported::Failed(_) => String::new(),
+    }
 }
 
 fn waiting(pods: &[Arc<Pod>], network_fault: &str) -> Vec<WaitingPod> {
@@ -293,6 +311,7 @@ mod tests {
             uses_pod_cidr: true,
             leases: leases.iter().map(lease).collect(),
             sandboxes,
+            ..Books::default()
         }
     }
 
@@ -357,7 +376,7 @@ mod tests {
             ),
             (
                 "four",
-                "its allocation file is of \"gone\", which is no sandbox here",
+                "its allocation file is of \"gone\", which is not a sandbox of this node",
             ),
             ("five", "it has no allocation file"),
         ];

@@ -70,13 +70,14 @@ fn a_change_says_what_it_is() {
     let node = NodeBuilder::new("n").block("10.0.0.0/30", 1);
     let mut change = |node: &NodeBuilder| cache.apply_node(Arc::new(node.node()));
     change(&NodeBuilder::new("n"));
-    assert_eq!(
-        change(&NodeBuilder::new("n").heartbeat("2026-01-01T00:00:00Z")),
-        []
-    );
-    assert_eq!(change(&NodeBuilder::new("n").pod_cidr("10.0.0.0/30")), []);
-    let both = [NodeChange::Allocatable, NodeChange::PodIps];
-    assert_eq!(change(&node), both);
+    // It is Ready now, and so needs no block.
+    let ready = NodeBuilder::new("n").heartbeat("2026-01-01T00:00:00Z");
+    assert_eq!(change(&ready), [NodeChange::PodIps]);
+    assert_eq!(change(&ready), []);
+    let block = NodeBuilder::new("n").pod_cidr("10.0.0.0/30");
+    assert_eq!(change(&block), [NodeChange::PodIps]);
+    // What the block holds is now reported, too.
+    assert_eq!(change(&node), [NodeChange::Allocatable]);
     assert_eq!(change(&node.clone().allocated("1")), [NodeChange::PodIps]);
     assert_eq!(change(&node), [NodeChange::PodIps]);
     let node = node.label("k", "v");

@@ -67,6 +67,7 @@ impl Filter for Fit {
         Err(Objection {
             reasons,
             resolvable,
+            detail: None,
         })
     }
 

@@ -1,6 +1,9 @@
 //! The node has an address for the pod. The reference has no such filter: it binds pods that then wait for ever for a network.
 
-use super::{Filter, Objection};
+use podplane_api::pod_ips;
+use podplane_ipam::capacity::{Basis, NodeCapacity};
+
+use super::{Detail, Filter, Objection};
 use crate::{
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
@@ -11,6 +14,8 @@ use crate::{
 pub struct PodIps;
 
 const REASON: &str = "Insufficient pod IPs";
+/// The IPAM plugin whose full nodes need no explanation: everybody knows that its blocks end.
+const USUAL: &str = "host-local";
 
 impl Filter for PodIps {
     fn name(&self) -> &'static str {
@@ -21,10 +26,11 @@ impl Filter for PodIps {
         if !pod.needs_ip() || node.free_pod_ips() > 0 {
             return Ok(());
         }
-        Err(match node.pod_ip_capacity() {
+        let objection = match node.pod_ip_capacity() {
             ..=0 => Objection::unresolvable(REASON),
             1.. => Objection::unschedulable(REASON),
-        })
+        };
+        Err(objection.with(detail(node)))
     }
 
     fn heeds(&self, change: NodeChange) -> bool {
@@ -33,5 +39,50 @@ impl Filter for PodIps {
 
     fn freed_by(&self, _pod: &PodInfo, freed: &PodInfo) -> bool {
         freed.needs_ip()
+    }
+}
+
+/// The shortage of the node, and the count that it follows from.
+fn detail(node: &NodeInfo) -> Detail {
+    let plugin = pod_ips::ipam(&node.node);
+    let ipam = plugin.map_or_else(
+        || "its IPAM plugin".to_owned(),
+        |name| format!("IPAM {name}"),
+    );
+    let (text, is_reported) = match node.pod_ips {
+        NodeCapacity::AwaitsBlock => {
+            let network = plugin.map_or_else(String::new, |name| format!(" (IPAM {name})"));
+            (format!("waits for its podCIDR{network}"), false)
+        }
+        NodeCapacity::Pods { count, basis } => {
+            let taken = node.taken_pod_ips();
+            let silent = format!("{ipam} reports no capacity");
+            let text = match basis {
+                Basis::Report => {
+                    format!("{taken} of {count} pod IPs that {ipam} reports are taken")
+                }
+                Basis::Allocatable => format!(
+                    "{taken} of {count} allocatable {} are taken; {silent}",
+                    pod_ips::POD_IPS
+                ),
+                Basis::Blocks => format!(
+                    "{taken} of {count} pod IPs of podCIDR {} are taken; {silent}",
+                    node.pod_cidrs().join(",")
+                ),
+                Basis::Pods => format!(
+                    "{taken} of {count} allocatable pods are taken; it has no podCIDR and {silent}"
+                ),
+            };
+            let is_usual = plugin.is_none_or(|name| name == USUAL);
+            (text, is_usual && basis <= Basis::Blocks)
+        }
+    };
+    let refused = "its kubelet refused a pod for want of an address and has not reported since";
+    Detail {
+        text: match node.is_refused_for_ips() {
+            true => format!("{text}; {refused}"),
+            false => text,
+        },
+        is_in_message: !is_reported,
     }
 }

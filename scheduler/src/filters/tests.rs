@@ -1,3 +1,4 @@
+use podplane_api::pod_ips;
 use serde_json::{Value, json};
 
 use super::*;
@@ -232,8 +233,11 @@ fn an_address_is_a_resource() {
     let homeless = NodeBuilder::new("n").offer(podplane_api::pod_ips::POD_IPS, "5");
     assert_eq!(resource(&homeless, &[], &pod), short);
     assert!(resource(&homeless, &[], &host).is_empty());
+    // A block that nobody reports on has the addresses that fit into it.
+    let unreported = NodeBuilder::new("n").pod_cidr("10.0.0.0/30");
+    assert!(resource(&unreported, &[], &pod).is_empty());
     assert_eq!(
-        resource(&NodeBuilder::new("n").pod_cidr("10.0.0.0/30"), &[], &pod),
+        resource(&unreported, std::slice::from_ref(&other), &pod),
         short
     );
 
@@ -245,6 +249,59 @@ fn an_address_is_a_resource() {
     };
     assert_eq!(resolvable(node), Resolvable::ByPreemption);
     assert_eq!(resolvable(homeless), Resolvable::Never);
+}
+
+#[test]
+fn a_node_that_is_short_of_addresses_says_by_whose_count() {
+    let of = |node: NodeBuilder| {
+        let mut node = node.info();
+        for name in ["a", "b"] {
+            node.pods.insert(PodBuilder::new(name).info());
+        }
+        let filters = Filters::new(IpPolicy::Resource);
+        let refusal = filters.check(&PodBuilder::new("p").info(), &node);
+        let detail = refusal.unwrap_err().detail.unwrap();
+        (detail.text, detail.is_in_message)
+    };
+    let node = |ipam| NodeBuilder::new("n").annotate(pod_ips::IPAM, ipam);
+    let block = |ipam| node(ipam).pod_cidr("10.0.0.0/30");
+    let unreported = |node: NodeBuilder| node.condition(pod_ips::POD_IPS_REPORTED, "False");
+    let set = |node: NodeBuilder| node.offer(pod_ips::POD_IPS, "2");
+    for (node, text, is_in_message) in [
+        (
+            set(block("host-local")),
+            "2 of 2 pod IPs that IPAM host-local reports are taken",
+            false,
+        ),
+        (
+            set(block("x")),
+            "2 of 2 pod IPs that IPAM x reports are taken",
+            true,
+        ),
+        (
+            set(unreported(block("x"))),
+            "2 of 2 allocatable podplane.io/pod-ips are taken; IPAM x reports no capacity",
+            true,
+        ),
+        (
+            unreported(block("x")),
+            "2 of 1 pod IPs of podCIDR 10.0.0.0/30 are taken; IPAM x reports no capacity",
+            true,
+        ),
+        (
+            unreported(node("x"))
+                .condition("Ready", "True")
+                .offer("pods", "3")
+                .allocated("3"),
+            "3 of 3 allocatable pods are taken; it has no podCIDR and IPAM x reports no capacity",
+            true,
+        ),
+        (node("x"), "waits for its podCIDR (IPAM x)", true),
+    ] {
+        // Only the room for addresses is short.
+        let (told, in_message) = of(node);
+        assert_eq!((told.as_str(), in_message), (text, is_in_message));
+    }
 }
 
 #[test]

@@ -49,6 +49,7 @@ fn story_a_has_the_numbers_it_tells() {
     let (p30, p29) = (block("10.255.0.0/30", 1), block("10.255.0.0/29", 5));
     let bare = NodeBuilder::new("n");
     let v6 = block("fd00::/64", 1);
+    let waits = "0/1 nodes are available: 1 Insufficient pod IPs. n: waits for its podCIDR.";
     for (policy, node, host, others, message) in [
         (Off, &p30, 2, 9, ""),
         (Off, &p29, 2, 9, ""),
@@ -62,7 +63,7 @@ fn story_a_has_the_numbers_it_tells() {
         (Resource, &p29, 2, 5, ips),
         (Resource, &block("10.255.0.0/31", 0), 2, 0, ips),
         (Resource, &v6, 2, 1, ips),
-        (Resource, &bare, 2, 0, ips),
+        (Resource, &bare, 2, 0, waits),
     ] {
         let (_, found_host, found_others, messages) = story(policy, node);
         let name = format!("{policy:?} {:?}", node.node().spec);
@@ -151,7 +152,7 @@ fn pods_wait_for_a_node_and_for_its_block() {
     let none = "no nodes available to schedule pods".to_owned();
     assert_eq!(settle(&mut scheduler, s(0)).1, [none]);
     scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(10));
-    let short = "0/1 nodes are available: 1 Insufficient pod IPs.".to_owned();
+    let short = "0/1 nodes are available: 1 Insufficient pod IPs. n: waits for its podCIDR.";
     assert_eq!(settle(&mut scheduler, s(10)).1, [short]);
     let relabelled = NodeBuilder::new("n").label("k", "v");
     scheduler.apply_node(Arc::new(relabelled.node()), s(20));

@@ -265,7 +265,9 @@ fn scheduling(sheet: &mut Sheet, explained: &ExplainPodResponse) {
         if !verdicts.is_empty() {
             sheet.section("Nodes", |sheet| {
                 for verdict in verdicts {
-                    sheet.fields(&verdict.node_name, verdict.reasons.clone());
+                    let detail = Some(verdict.detail.clone()).filter(|detail| !detail.is_empty());
+                    let lines = verdict.reasons.iter().cloned().chain(detail);
+                    sheet.fields(&verdict.node_name, lines.collect::<Vec<_>>());
                 }
             });
         }
@@ -298,6 +300,7 @@ mod tests {
             verdicts: vec![NodeVerdict {
                 node_name: "node-0".into(),
                 reasons: vec!["Insufficient pod IPs".into()],
+                detail: "waits for its podCIDR".into(),
             }],
             ..ExplainPodResponse::default()
         };
@@ -325,6 +328,7 @@ Scheduling:
   Attempts:  2
   Nodes:
     node-0:  Insufficient pod IPs
+             waits for its podCIDR
 Events:
   Type      Reason             Age   From                Message
   Warning   FailedScheduling   5s    default-scheduler   0/1 nodes are available: 1 Insufficient pod IPs.";

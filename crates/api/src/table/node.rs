@@ -1,14 +1,10 @@
 //! A node as a row.
 
 use jiff::Timestamp;
+use podplane_ipam::capacity::NodeCapacity;
 
 use super::{Column, NONE, always, created, wide};
-use crate::{
-    Object as _,
-    core::Node,
-    pod_ips::{self, POD_IPS},
-    quantity,
-};
+use crate::{Object as _, core::Node, pod_ips};
 
 const ROLE: &str = "node-role.kubernetes.io/";
 
@@ -113,17 +109,13 @@ pub fn pod_cidrs(node: &Node) -> String {
     or_none(pod_ips::pod_cidrs(node).join(","))
 }
 
-/// Allocated and all pod IPs: `5/253`. A node without a block has none.
+/// Allocated and all pod IPs: `5/253`. A node that waits for its block has none.
 pub fn pod_ips(node: &Node) -> String {
-    let capacity = node
-        .status
-        .as_ref()
-        .and_then(|status| status.capacity.as_ref()?.get(POD_IPS));
-    let Some(capacity) = capacity.and_then(|capacity| quantity::units(capacity).ok()) else {
+    let NodeCapacity::Pods { count, .. } = pod_ips::capacity(node) else {
         return NONE.into();
     };
     let allocated = pod_ips::allocated(node).map_or("?".into(), |allocated| allocated.to_string());
-    format!("{allocated}/{capacity}")
+    format!("{allocated}/{count}")
 }
 
 fn or_none(text: String) -> String {
