@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
-use podplane_telemetry::server::Listen;
+use podplane_telemetry::{boundary::AllowedHosts, server::Listen};
 
 /// How the API server runs.
 #[derive(Clone, Debug, clap::Args)]
@@ -15,6 +15,10 @@ pub struct Config {
         value_name = "ADDR"
     )]
     pub listen: Listen,
+
+    /// The names by which it may be addressed.
+    #[command(flatten)]
+    pub allowed_hosts: AllowedHosts,
 
     /// Write the address to this file once it is served, for those who look for the server. Default: `apiserver.address` in --data-dir, if there is one.
     #[arg(long, env = "PODPLANE_APISERVER_ADDRESS_FILE", value_name = "FILE")]

@@ -88,6 +88,7 @@ pub fn run(
 async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     let Config {
         listen,
+        allowed_hosts,
         address_file,
         data_dir,
         store,
@@ -102,7 +103,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     };
     policy.announce();
     // Bound first, so that a port in use is found before a large store is read.
-    let listener = Listener::bind(&listen).await?;
+    let listener = Listener::bind(&listen).await?.allowing(allowed_hosts);
     // Where clients look for the server of a data directory.
     let default_file = match store {
         StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),

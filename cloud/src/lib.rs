@@ -15,6 +15,7 @@ use futures::future::BoxFuture;
 use podplane_proto::{DESCRIPTORS, cloud::cloud_service_server::CloudServiceServer};
 use podplane_telemetry::{
     Process, Services, Tasks,
+    boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
@@ -41,6 +42,10 @@ pub struct Config {
         default_value = "127.0.0.1:0"
     )]
     pub listen: Listen,
+
+    /// The names by which it may be addressed.
+    #[command(flatten)]
+    pub allowed_hosts: AllowedHosts,
 
     /// A file to write the address to once it is served
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
@@ -79,6 +84,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let Config {
         file,
         listen,
+        allowed_hosts,
         address_file,
         troubles,
     } = config;
@@ -86,6 +92,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let seed = troubles.seed.unwrap_or_else(rand::random);
     tracing::info!(instances = instances.len(), seed, "serving instances");
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
+    let listener = listener.allowing(allowed_hosts);
     let mut services = Services::default();
     services.add(CloudServiceServer::new(Service::new(
         instances, troubles, seed,

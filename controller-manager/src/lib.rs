@@ -33,6 +33,7 @@ use podplane_client::{
 };
 use podplane_telemetry::{
     Process, Services, Tasks,
+    boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
@@ -64,6 +65,9 @@ pub struct Config {
         default_value = "127.0.0.1:0"
     )]
     pub listen: Listen,
+    /// The names by which it may be addressed.
+    #[command(flatten)]
+    pub allowed_hosts: AllowedHosts,
     /// File to write the address to that is listened on.
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
@@ -136,6 +140,7 @@ pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result
 async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     let client = Client::connect(&config.server)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
+    let listener = listener.allowing(config.allowed_hosts.clone());
     let mut kinds = Kinds {
         tasks: Tasks::new(stop),
         client: client.clone(),

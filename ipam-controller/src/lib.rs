@@ -37,6 +37,7 @@ use podplane_ipam::{ClusterRange, Compat, Notice, RangeConfigError, RangeFlags};
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_telemetry::{
     Process, Services, Tasks,
+    boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
     tasks::{Ended, TaskError},
 };
@@ -63,6 +64,9 @@ pub struct Config {
         default_value = "127.0.0.1:0"
     )]
     pub listen: Listen,
+    /// The names by which it may be addressed.
+    #[command(flatten)]
+    pub allowed_hosts: AllowedHosts,
     /// File to write the address to that is listened on.
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
@@ -241,6 +245,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let wants_cluster_cidrs = allocator.wants_cluster_cidrs();
     let client = Client::connect(&config.server)?.with_patch_faults(config.inject_patch.clone());
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
+    let listener = listener.allowing(config.allowed_hosts.clone());
 
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let known = Arc::new(controller::Known::default());

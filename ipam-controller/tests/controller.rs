@@ -33,6 +33,7 @@ impl Running {
         let mut config = Config {
             server: server.to_string().parse().expect("an address"),
             listen: "127.0.0.1:0".parse().expect("an address"),
+            allowed_hosts: Default::default(),
             address_file: Some(directory.path().join("address")),
             allocate_node_cidrs: true,
             cidr_allocator_type: AllocatorType::RangeAllocator,

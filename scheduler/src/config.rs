@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use podplane_client::Endpoint;
-use podplane_telemetry::server::Listen;
+use podplane_telemetry::{boundary::AllowedHosts, server::Listen};
 
 /// How the scheduler is set up.
 #[derive(Clone, Debug, Args)]
@@ -21,6 +21,10 @@ pub struct Config {
         default_value = "127.0.0.1:0"
     )]
     pub listen: Listen,
+
+    /// The names by which it may be addressed.
+    #[command(flatten)]
+    pub allowed_hosts: AllowedHosts,
 
     /// A file to write the address to once it is served.
     #[arg(long, env = "PODPLANE_SCHEDULER_ADDRESS_FILE", value_name = "FILE")]

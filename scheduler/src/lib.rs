@@ -75,11 +75,13 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     let Config {
         server,
         listen,
+        allowed_hosts,
         address_file,
         ip_policy,
     } = config;
     let client = Client::connect(&server)?;
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
+    let listener = listener.allowing(allowed_hosts);
     tracing::info!(%server, ?ip_policy, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);

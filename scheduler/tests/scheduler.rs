@@ -29,6 +29,7 @@ impl Running {
         let config = Config {
             server: address.to_string().parse().unwrap(),
             listen: "127.0.0.1:0".parse().unwrap(),
+            allowed_hosts: Default::default(),
             address_file: Some(directory.path().join("address")),
             ip_policy: IpPolicy::Resource,
         };

@@ -118,6 +118,7 @@ async fn the_address_is_published_when_it_is_served() {
     let file = dir.path().join("address");
     let config = Config {
         listen: "127.0.0.1:0".parse().unwrap(),
+        allowed_hosts: Default::default(),
         address_file: Some(file.clone()),
         data_dir: Some(dir.path().into()),
         store: StoreKind::Sled,

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use podplane_client::Endpoint;
 use podplane_cni::{netns, sysctl};
 use podplane_kubelet::{NodeName, cri::NetworkMode};
-use podplane_telemetry::{server::Listen, shutdown};
+use podplane_telemetry::{boundary::AllowedHosts, server::Listen, shutdown};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,8 @@ pub(crate) struct LoneNode {
     pub(crate) server: Endpoint,
     /// Where the kubelet serves.
     pub(crate) listen: Listen,
+    /// To whom the kubelet answers.
+    pub(crate) allowed_hosts: AllowedHosts,
     pub(crate) settings: Settings,
     pub(crate) farewell: Farewell,
 }
@@ -174,6 +176,9 @@ fn specs(
         let ips = ips.iter().map(|ip| format!("--node-ip={ip}").into());
         kubelet.args.extend(ips);
     }
+    let hosts = node.allowed_hosts.names.iter();
+    let hosts = hosts.map(|name| format!("--allowed-hosts={name}").into());
+    kubelet.args.extend(hosts);
     kubelet.listens = Listens::AsPublished {
         listen: node.listen.to_string(),
         file: dir.address_file("kubelet"),

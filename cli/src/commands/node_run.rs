@@ -5,6 +5,7 @@ use std::{net::IpAddr, path::PathBuf, process::ExitCode};
 use podplane_kubelet::{NodeName, cri::NetworkMode, cri::template::Template};
 use podplane_scheduler::IpPolicy;
 use podplane_telemetry::{
+    boundary::AllowedHosts,
     logging::{self, LogConfig},
     server::Listen,
     trace::TraceConfig,
@@ -76,6 +77,9 @@ pub(crate) struct Args {
     )]
     listen: Listen,
 
+    #[command(flatten)]
+    allowed_hosts: AllowedHosts,
+
     /// At the end take the sandboxes down and delete the Node object: for a node that does not come back under its name
     #[arg(long, env = "PODPLANE_LEAVE_ON_TERMINATE")]
     leave_on_terminate: bool,
@@ -96,6 +100,7 @@ pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<
         cni_template,
         cni_bin_dir,
         listen,
+        allowed_hosts,
         leave_on_terminate,
         log,
         trace: TraceConfig { otlp_endpoint },
@@ -107,6 +112,7 @@ pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<
         ips: node_ips,
         server: global.server()?,
         listen,
+        allowed_hosts,
         settings: Settings {
             ip_policy,
             cni_template,

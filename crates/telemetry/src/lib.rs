@@ -4,6 +4,7 @@
 
 #![warn(missing_docs)]
 
+pub mod boundary;
 pub mod logging;
 pub mod process;
 pub mod server;

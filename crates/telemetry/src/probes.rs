@@ -5,8 +5,9 @@ use std::{error::Error as _, sync::Arc};
 
 use axum::{
     Router,
+    body::Bytes,
     extract::{DefaultBodyLimit, Path, RawQuery},
-    http::{StatusCode, header::CONTENT_TYPE},
+    http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get},
 };
@@ -59,7 +60,23 @@ fn probe(
 /// Shows which lines are logged, and changes it.
 fn log_level() -> MethodRouter {
     let shown = || format!("{}\n", logging::filter().unwrap_or_default());
-    let change = async move |text: String| {
+    let change = async move |headers: HeaderMap, body: Bytes| {
+        // What a browser would send for any web page has another type.
+        let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let media_type = media_type.and_then(|text| text.split(|byte| *byte == b';').next());
+        if !media_type
+            .is_some_and(|text| text.trim_ascii().eq_ignore_ascii_case(b"application/json"))
+        {
+            let want = "want Content-Type: application/json, and the filter as a JSON string such as \"info\"\n";
+            return (StatusCode::UNSUPPORTED_MEDIA_TYPE, want).into_response();
+        }
+        let text = match serde_json::from_slice::<String>(&body) {
+            Ok(text) => text,
+            Err(error) => {
+                let why = format!("want the filter as a JSON string such as \"info\": {error}\n");
+                return (StatusCode::BAD_REQUEST, why).into_response();
+            }
+        };
         let text = text.trim();
         if text.is_empty() {
             // As a filter it means that nothing is logged, for which there is `off`.
@@ -125,8 +142,15 @@ mod tests {
     use super::*;
 
     async fn ask(method: &str, path: &str, body: &str) -> (u16, String) {
+        ask_as(method, path, "application/json", body).await
+    }
+
+    async fn ask_as(method: &str, path: &str, media: &str, body: &str) -> (u16, String) {
         let ready = || vec![("ping", true), ("nodes", false)];
-        let request = Request::builder().method(method).uri(path);
+        let mut request = Request::builder().method(method).uri(path);
+        if !media.is_empty() {
+            request = request.header(CONTENT_TYPE, media);
+        }
         let request = request.body(Body::from(body.to_owned())).unwrap();
         let answer = routes(Registry::default(), ready).oneshot(request).await;
         let answer = answer.unwrap();
@@ -152,17 +176,37 @@ mod tests {
 
     #[tokio::test]
     async fn a_filter_that_is_none_is_refused_with_the_reason() {
-        let (code, text) = ask("PUT", "/debug/log-level", "podplane=loud").await;
+        let (code, text) = ask("PUT", "/debug/log-level", r#""podplane=loud""#).await;
         assert_eq!(code, 400);
         assert!(
             text.contains("invalid log filter \"podplane=loud\""),
             "{text}"
         );
-        let (code, text) = ask("PUT", "/debug/log-level", " \n").await;
+        let (code, text) = ask("PUT", "/debug/log-level", r#"" ""#).await;
         assert_eq!((code, text.starts_with("want a filter")), (400, true));
-        let (code, _) = ask("POST", "/debug/log-level", "podplane=debug").await;
+        let (code, _) = ask("POST", "/debug/log-level", r#""podplane=debug""#).await;
         assert_eq!(code, 200);
         let (code, _) = ask("PUT", "/debug/log-level", &"x".repeat(5000)).await;
         assert_eq!(code, 413);
+    }
+    #[tokio::test]
+    async fn refuses_filters_without_the_media_type_of_json() {
+        for media in [
+            "",
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/jsonx",
+        ] {
+            for method in ["PUT", "POST"] {
+                let (code, text) = ask_as(method, "/debug/log-level", media, r#""debug""#).await;
+                assert_eq!(code, 415, "{media}");
+                assert!(text.contains("Content-Type: application/json"), "{text}");
+            }
+        }
+        let json = "Application/JSON; charset=utf-8";
+        let (code, _) = ask_as("PUT", "/debug/log-level", json, r#""info""#).await;
+        assert_eq!(code, 200);
+        let (code, text) = ask("PUT", "/debug/log-level", "info").await;
+        assert_eq!((code, text.contains("JSON string")), (400, true), "{text}");
     }
 }

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use axum::{Router, http::HeaderMap, response::IntoResponse};
+use axum::{Router, extract::Request, http::HeaderMap, middleware, response::IntoResponse};
 use futures::future::{BoxFuture, join_all};
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
 use prometheus_client::registry::Registry;
@@ -26,6 +26,7 @@ use tonic::{
 
 use crate::{
     Tasks,
+    boundary::{self, is_grpc},
     health::{Health, Statuses},
     probes::{self, Checks},
     reflection::reflection,
@@ -45,6 +46,7 @@ pub struct Process {
     registry: Registry,
     http: Option<Router>,
     outlets: Vec<Outlet>,
+    boundary: boundary::Metrics,
 }
 
 /// The services of one socket.
@@ -87,6 +89,7 @@ impl Process {
     pub fn new(descriptors: &'static [u8]) -> Self {
         let mut registry = Registry::default();
         usage::register(&mut registry);
+        let boundary = boundary::Metrics::new(&mut registry);
         Self {
             descriptors,
             names: BTreeSet::new(),
@@ -96,6 +99,7 @@ impl Process {
             registry,
             http: None,
             outlets: Vec::new(),
+            boundary,
         }
     }
 
@@ -159,6 +163,7 @@ impl Process {
             mut registry,
             http,
             outlets,
+            boundary,
         } = self;
         let stop = tasks.stop();
         if !outlets.is_empty() {
@@ -178,12 +183,19 @@ impl Process {
             add_reflection(&mut routes);
             // All sockets share the one router, of which each would have a copy otherwise.
             let grpc = routes.routes().into_axum_router().reset_fallback();
+            let grpc = grpc.route_layer(middleware::from_fn(only_grpc));
             let routes = Routes::from(grpc.fallback_service(http.clone()));
-            tasks.spawn("server", listener.serve(routes, stop.clone()));
+            tasks.spawn(
+                "server",
+                listener.serve(routes, stop.clone(), boundary.clone()),
+            );
         }
         for listener in http_sockets {
             let routes = Routes::from(http.clone());
-            tasks.spawn("HTTP server", listener.serve(routes, stop.clone()));
+            tasks.spawn(
+                "HTTP server",
+                listener.serve(routes, stop.clone(), boundary.clone()),
+            );
         }
         tasks.spawn("readiness", async move {
             // Losing the wait loses nothing: the process ends.
@@ -198,10 +210,18 @@ impl Process {
     }
 }
 
+/// Refuses calls of gRPC methods whose media type is not gRPC's: a browser would send them for any web page.
+async fn only_grpc(request: Request, next: middleware::Next) -> axum::response::Response {
+    if is_grpc(request.headers()) {
+        return next.run(request).await;
+    }
+    let why = "methods of gRPC take the media type application/grpc\n";
+    (http::StatusCode::UNSUPPORTED_MEDIA_TYPE, why).into_response()
+}
+
 /// What is asked of nothing that there is. gRPC has its own word for that.
 async fn nothing(headers: HeaderMap) -> axum::response::Response {
-    let media_type = headers.get(http::header::CONTENT_TYPE);
-    if media_type.is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc")) {
+    if is_grpc(&headers) {
         return Status::unimplemented("").into_http();
     }
     (http::StatusCode::NOT_FOUND, "404 page not found\n").into_response()

@@ -17,7 +17,10 @@ use tonic::{
 };
 use tower::layer::layer_fn;
 
-use crate::trace::Adopt;
+use crate::{
+    boundary::{AllowedHosts, Boundary, Bounded, Metrics},
+    trace::Adopt,
+};
 
 /// Where to listen: `HOST:PORT` with a numeric host, port 0 for any free one, or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,11 +97,17 @@ pub enum ServeError {
 /// `sun_path` has 108 bytes, one of them the terminating zero.
 pub const MAX_SOCKET_PATH: usize = 107;
 
+/// Requests and watches that one connection may have open, as many as the clients of the benchmark use. tonic has no limit by itself.
+const MAX_STREAMS: u32 = 1024;
+/// Headers of one request over HTTP/2, as large as gRPC clients send them. HTTP/1 has limits of its own in hyper.
+const MAX_HEADER_BYTES: u32 = 16 * 1024;
+
 /// A bound address on which nothing is answered yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
     address: Listen,
+    hosts: AllowedHosts,
 }
 
 #[derive(Debug)]
@@ -125,6 +134,7 @@ impl Listener {
                 Ok(Self {
                     socket: Socket::Tcp(listener),
                     address,
+                    hosts: AllowedHosts::default(),
                 })
             }
             Listen::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
@@ -135,6 +145,7 @@ impl Listener {
                 Ok(Self {
                     socket: Socket::Unix(listener),
                     address: listen.clone(),
+                    hosts: AllowedHosts::default(),
                 })
             }
         }
@@ -151,6 +162,12 @@ impl Listener {
             listener.publish(file)?;
         }
         Ok(listener)
+    }
+
+    /// The same, for requests that are addressed to these hosts too.
+    #[must_use]
+    pub fn allowing(self, hosts: AllowedHosts) -> Self {
+        Self { hosts, ..self }
     }
 
     /// The address, with the port that was given for port 0.
@@ -178,10 +195,25 @@ impl Listener {
         self,
         routes: Routes,
         stop: CancellationToken,
+        metrics: Metrics,
     ) -> Result<(), ServeError> {
+        let boundary = Boundary {
+            metrics,
+            hosts: match self.address {
+                Listen::Tcp(_) => Some(self.hosts),
+                Listen::Unix(_) => None,
+            },
+        };
+        let bounded = move |service| Bounded {
+            service,
+            boundary: boundary.clone(),
+        };
         let server = Server::builder()
             .accept_http1(true)
+            .max_concurrent_streams(MAX_STREAMS)
+            .http2_max_header_list_size(MAX_HEADER_BYTES)
             .layer(layer_fn(Adopt))
+            .layer(layer_fn(bounded))
             .add_routes(routes);
         tracing::info!(address = %self.address, "serving");
         let stop = stop.cancelled_owned();

@@ -25,6 +25,7 @@ use podplane_proto::{
 };
 use podplane_telemetry::{
     Process, Services, Tasks,
+    boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
@@ -124,6 +125,10 @@ pub struct Config {
     #[arg(long, value_name = "ADDR", env = "PODPLANE_HTTP_LISTEN")]
     pub http_listen: Option<Listen>,
 
+    /// The names by which it may be addressed.
+    #[command(flatten)]
+    pub allowed_hosts: AllowedHosts,
+
     /// A file to write that address to
     #[arg(
         long,
@@ -195,7 +200,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let mut process = Process::new(DESCRIPTORS);
     if let Some(listen) = &config.http_listen {
         let file = config.http_address_file.as_deref();
-        process.serve_http(Listener::published(listen, file).await?);
+        let listener = Listener::published(listen, file).await?;
+        process.serve_http(listener.allowing(config.allowed_hosts.clone()));
     }
     let metrics = Metrics::new(process.registry());
     let mut nodes = Vec::new();

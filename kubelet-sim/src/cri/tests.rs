@@ -71,6 +71,7 @@ impl Server {
             cni_concurrency: 4,
             gc_interval: Duration::from_secs(3600),
             http_listen: None,
+            allowed_hosts: Default::default(),
             http_address_file: None,
         };
         Self {

@@ -40,6 +40,7 @@ use podplane_client::{
 use podplane_proto::{DESCRIPTORS, node::node_network_service_server::NodeNetworkServiceServer};
 use podplane_telemetry::{
     Process, Services, Tasks,
+    boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
@@ -151,6 +152,10 @@ pub struct Config {
     )]
     pub listen: Listen,
 
+    /// The names by which it may be addressed.
+    #[command(flatten)]
+    pub allowed_hosts: AllowedHosts,
+
     /// A file to write the address to once it is served
     #[arg(long, value_name = "FILE", env = "PODPLANE_ADDRESS_FILE")]
     pub address_file: Option<PathBuf>,
@@ -205,6 +210,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     }
     let client = Client::connect(&config.server)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
+    let listener = listener.allowing(config.allowed_hosts.clone());
     let mut tasks = Tasks::new(stop);
     let (nodes_cache, nodes_driver) = reflector(client.all::<NodeObject>(), ListParams::default());
     let (pods_cache, pods_driver) = reflector(client.all::<Pod>(), pods_of(&config.nodes));

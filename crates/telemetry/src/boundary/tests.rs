@@ -1,0 +1,228 @@
+//! The boundary over real sockets, around handlers that panic.
+
+#![expect(clippy::panic, reason = "handlers that panic are what is tested")]
+
+use std::{convert::Infallible, task::Poll};
+
+use axum::{
+    Router,
+    body::Body as AxumBody,
+    http::{self, HeaderValue},
+    routing::get,
+};
+use futures::{future::BoxFuture, stream};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{body::Body, codegen::Bytes, server::NamedService};
+
+use crate::{Process, Services, Tasks, boundary::AllowedHosts, server::Listener};
+
+/// A gRPC service that panics before it answers, while it answers, and in a stream.
+#[derive(Clone, Debug)]
+struct Panics;
+
+impl NamedService for Panics {
+    const NAME: &'static str = "test.Panics";
+}
+
+impl tonic::codegen::Service<http::Request<Body>> for Panics {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        match request.uri().path() {
+            "/test.Panics/Call" => panic!("in the call"),
+            "/test.Panics/Answer" => Box::pin(async {
+                tokio::task::yield_now().await;
+                panic!("in the answer")
+            }),
+            _ => Box::pin(async {
+                let mut response = http::Response::new(Body::new(broken()));
+                let grpc = HeaderValue::from_static("application/grpc");
+                response
+                    .headers_mut()
+                    .insert(http::header::CONTENT_TYPE, grpc);
+                Ok(response)
+            }),
+        }
+    }
+}
+
+/// A body of one piece, after which it panics.
+fn broken() -> AxumBody {
+    AxumBody::from_stream(stream::unfold(true, |first| async move {
+        assert!(first, "in the stream");
+        Some((Ok::<_, Infallible>("piece"), false))
+    }))
+}
+
+async fn panics(headers: http::HeaderMap) -> &'static str {
+    tokio::task::yield_now().await;
+    assert!(headers.is_empty(), "the request had a secret");
+    "no headers"
+}
+
+/// A process with handlers that panic; the last value ends it.
+struct Server {
+    address: String,
+    tasks: Tasks,
+    client: Client<HttpConnector, Full<Bytes>>,
+    grpc: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Server {
+    async fn start(allowed: &str) -> Self {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
+        let names = allowed.split(',').filter(|name| !name.is_empty());
+        let names = names.map(|name| name.parse().unwrap()).collect();
+        let listener = listener.allowing(AllowedHosts { names });
+        let address = listener.address().to_string();
+        let mut tasks = Tasks::new(CancellationToken::new());
+        let mut process = Process::new(tonic_health::pb::FILE_DESCRIPTOR_SET);
+        let mut services = Services::default();
+        services.add(Panics);
+        process.serve(listener, services);
+        let router = Router::new()
+            .route("/panics", get(panics))
+            .route("/stream", get(|| async { broken() }));
+        process.with_http(router);
+        process.start(&mut tasks).await;
+        Self {
+            address,
+            tasks,
+            client: Client::builder(TokioExecutor::new()).build_http(),
+            grpc: Client::builder(TokioExecutor::new())
+                .http2_only(true)
+                .build_http(),
+        }
+    }
+
+    async fn ask(&self, request: http::request::Builder) -> (u16, String) {
+        let response = self
+            .client
+            .request(request.body(Full::default()).unwrap())
+            .await
+            .unwrap();
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        self.ask(http::Request::get(format!("http://{}{path}", self.address)))
+            .await
+    }
+
+    /// The status of a gRPC call, in its headers or its trailers.
+    async fn call(&self, method: &str) -> String {
+        let uri = format!("http://{}/test.Panics/{method}", self.address);
+        let request = http::Request::post(uri).header("content-type", "application/grpc");
+        let response = self
+            .grpc
+            .request(request.body(Full::default()).unwrap())
+            .await
+            .unwrap();
+        let headers = response.headers().clone();
+        let body = response.into_body().collect().await.unwrap();
+        let status = headers
+            .get("grpc-status")
+            .or(body.trailers().and_then(|t| t.get("grpc-status")));
+        status.unwrap().to_str().unwrap().to_owned()
+    }
+
+    async fn stop(self) {
+        self.tasks.stop().cancel();
+        drop((self.client, self.grpc));
+        self.tasks.run().await.unwrap();
+    }
+}
+
+const INTERNAL: &str = "13";
+
+#[tokio::test]
+async fn a_panic_ends_its_request_and_nothing_else() {
+    let server = Server::start("").await;
+    let (code, text) = server.get("/panics").await;
+    assert_eq!(code, 500);
+    assert!(text.contains(r#""reason":"InternalError""#), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+    let broken = format!("http://{}/stream", server.address).parse().unwrap();
+    // What was sent before the panic may have left the server, or not.
+    if let Ok(response) = server.client.get(broken).await {
+        assert_eq!(response.status(), 200);
+        let body = response.into_body().collect().await;
+        assert!(body.is_err(), "the stream ends with an error");
+    }
+    for method in ["Call", "Answer", "Stream"] {
+        assert_eq!(server.call(method).await, INTERNAL, "{method}");
+    }
+    assert_eq!(server.get("/livez").await, (200, "ok".into()));
+    let (_, metrics) = server.get("/metrics").await;
+    assert!(
+        metrics.contains("podplane_request_panics_total 5\n"),
+        "{metrics}"
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn hosts_and_pages_that_are_not_allowed_are_refused() {
+    let server = Server::start("podplane.example").await;
+    let ask = async |headers: &[(&str, &str)]| {
+        let request = http::Request::get(format!("http://{}/livez", server.address));
+        let request = headers.iter().fold(request, |request, (name, value)| {
+            request.header(*name, *value)
+        });
+        server.ask(request).await
+    };
+    for headers in [
+        &[][..],
+        &[("host", "localhost:1")],
+        &[("host", "podplane.example")],
+        &[("host", "127.0.0.1:80"), ("origin", "http://127.0.0.1")],
+    ] {
+        assert_eq!(ask(headers).await, (200, "ok".into()), "{headers:?}");
+    }
+    let (code, text) = ask(&[("host", "evil.example")]).await;
+    assert_eq!(code, 421);
+    assert!(
+        text.contains("--allowed-hosts") && text.contains("evil.example"),
+        "{text}"
+    );
+    let (code, text) = ask(&[("origin", "http://evil.example")]).await;
+    assert_eq!(code, 403);
+    assert!(
+        text.contains("--allowed-hosts") && text.contains("http://evil.example"),
+        "{text}"
+    );
+    let (_, metrics) = server.get("/metrics").await;
+    for reason in ["host", "origin"] {
+        let line = format!("podplane_requests_refused_total{{reason=\"{reason}\"}} 1\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn methods_of_grpc_take_no_other_media_type() {
+    let server = Server::start("").await;
+    for media in ["", "text/plain", "application/json"] {
+        for service in ["test.Panics/Call", "grpc.health.v1.Health/Check"] {
+            let uri = format!("http://{}/{service}", server.address);
+            let request = http::Request::post(uri).header("content-type", media);
+            assert_eq!(server.ask(request).await.0, 415, "{media} {service}");
+        }
+    }
+    server.stop().await;
+}
