@@ -1,4 +1,4 @@
-//! The store, whichever it is: the one type that the rest of this crate writes and reads through.
+//! The store, whichever it is: the one type that the rest of this crate writes and reads through. A panic below it ends the process ([`crate::fatal`]).
 
 use std::{
     fmt,
@@ -15,6 +15,8 @@ use podplane_store::{
     Txn, Watch as _,
 };
 use tokio::sync::watch;
+
+use crate::fatal::OrAbort;
 
 /// [`Store`] with boxed futures, so that the engine is not a type parameter of everything.
 trait AnyStore: fmt::Debug + Send + Sync {
@@ -93,7 +95,7 @@ impl Engine {
     }
 
     pub(crate) async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
-        let committed = self.store.commit(txn).await;
+        let committed = OrAbort(self.store.commit(txn)).await;
         match &committed {
             Ok(committed) => self.know(committed.revision),
             Err(StoreError::Conflict { current, .. }) => self.know_change(*current).await?,
@@ -103,7 +105,7 @@ impl Engine {
     }
 
     pub(crate) async fn get(&self, key: &Key) -> Result<Option<Item>, StoreError> {
-        let found = self.store.get(key).await?;
+        let found = OrAbort(self.store.get(key)).await?;
         self.know_change(found.as_ref().map(|item| item.modified))
             .await?;
         Ok(found)
@@ -119,14 +121,14 @@ impl Engine {
         let revision = match modified {
             Some(modified) => modified,
             // A deletion left nothing that has its revision.
-            None => self.store.status().await?.current,
+            None => self.status().await?.current,
         };
         self.know(revision);
         Ok(())
     }
 
     pub(crate) async fn list(&self, query: ListQuery) -> Result<Snapshot, StoreError> {
-        self.store.list(query).await
+        OrAbort(self.store.list(query)).await
     }
 
     /// Every commit after a revision.
@@ -134,23 +136,23 @@ impl Engine {
         &self,
         after: Revision,
     ) -> Result<BoxStream<'static, Result<Commit, StoreError>>, StoreError> {
-        self.store.watch(after).await
+        let commits = OrAbort(self.store.watch(after)).await?;
+        Ok(OrAbort(commits).boxed())
     }
 
     pub(crate) async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        self.store
-            .compact(revision)
+        OrAbort(self.store.compact(revision))
             .await
             .inspect_err(|error| self.note(error))
     }
 
     /// A backup of everything as it is now, in pieces.
     pub(crate) fn back_up(&self) -> BoxStream<'static, Result<Bytes, StoreError>> {
-        Arc::clone(&self.store).back_up()
+        OrAbort(Arc::clone(&self.store).back_up()).boxed()
     }
 
     pub(crate) async fn status(&self) -> Result<Status, StoreError> {
-        self.store.status().await
+        OrAbort(self.store.status()).await
     }
 
     fn note(&self, error: &StoreError) {

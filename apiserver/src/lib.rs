@@ -13,6 +13,7 @@ mod cache;
 mod config;
 mod engine;
 mod error;
+mod fatal;
 mod journeys;
 mod metrics;
 mod registry;

@@ -4,7 +4,7 @@
 //! document, a table ([`table`]), a stream ([`watch`]) or a `Status` ([`answer`]).
 
 mod answer;
-mod body;
+pub(crate) mod body;
 mod call;
 mod discovery;
 pub(crate) mod events;

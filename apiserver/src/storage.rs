@@ -3,7 +3,10 @@
 //! A value is the object's JSON without `metadata.resourceVersion`, which is the revision of the commit that wrote it.
 
 use bytes::Bytes;
-use podplane_api::{Object, ObjectKey, Scope};
+use podplane_api::{
+    Object, ObjectKey, Scope,
+    nesting::{self, MAX_DEPTH},
+};
 use podplane_proto::error::ApiError;
 use podplane_store::{Item, Key, Prefix, Revision};
 use serde_json::Value;
@@ -38,9 +41,23 @@ pub(crate) fn encode<K: Object>(object: &mut K) -> Result<Bytes, ApiError> {
     object.metadata_mut().resource_version = revision;
     // It stays in memory, so without the room for more that it was written with.
     let value = value.map(Vec::into_boxed_slice);
-    value
-        .map(Bytes::from)
-        .map_err(|error| error::internal(&error))
+    let value = value.map_err(|error| error::internal(&error))?;
+    // Patches can make what could not have been sent, and could not be read again.
+    if nesting::text_depth(&value) > MAX_DEPTH {
+        return Err(error::bad_request(format!(
+            "the object nests values deeper than {MAX_DEPTH} levels"
+        )));
+    }
+    // A year before 0 has a sign, and is written so that it cannot be read.
+    if value
+        .windows(3)
+        .any(|text| text.starts_with(b"\"-") && text[2].is_ascii_digit())
+    {
+        K::from_slice(&value).map_err(|error| {
+            error::bad_request(format!("the object could not be read again: {error}"))
+        })?;
+    }
+    Ok(Bytes::from(value))
 }
 
 /// The object of an item.

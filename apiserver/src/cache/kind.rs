@@ -13,7 +13,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Position, Query, Sink, Watcher, watcher::Beginning};
-use crate::{error, storage, strategy::Strategy};
+use crate::{error, fatal::or_abort, storage, strategy::Strategy};
+
+/// What is being changed, for the log.
+const CACHE: &str = "watch cache";
 
 /// An object as it is served, with what selectors ask for.
 #[derive(Debug)]
@@ -231,6 +234,10 @@ impl<K: Strategy> KindCache<K> {
 
     /// Forgets changes up to a revision.
     pub(crate) fn trim(&self, oldest: Revision) {
+        or_abort(CACHE, || self.forget(oldest));
+    }
+
+    fn forget(&self, oldest: Revision) {
         let mut state = self.write();
         let forgotten = state
             .changes
@@ -255,7 +262,7 @@ impl<K: Strategy> KindCache<K> {
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
-        // A panic elsewhere while the lock was held ends the process; until then what is there is still whole.
+        // A panic while the lock is held for writing ends the process, so what is there is whole.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -314,9 +321,11 @@ impl<K: Strategy> Sink for KindCache<K> {
             .iter()
             .filter_map(|item| Some((item.key.clone(), entry::<K>(item)?)))
             .collect();
-        let mut state = self.write();
-        state.objects = objects;
-        (state.oldest, state.last) = (at, at);
+        or_abort(CACHE, || {
+            let mut state = self.write();
+            state.objects = objects;
+            (state.oldest, state.last) = (at, at);
+        });
     }
 
     fn apply(&self, revision: Revision, events: &[Event]) {
@@ -328,20 +337,22 @@ impl<K: Strategy> Sink for KindCache<K> {
                 Event::Delete { previous } => (previous.key.clone(), None),
             })
             .collect();
-        let mut state = self.write();
-        for (key, after) in changed {
-            let before = match &after {
-                Some(entry) => state.objects.insert(key, Arc::clone(entry)),
-                None => state.objects.remove(&key),
-            };
-            state.changes.push_back(Arc::new(Change {
-                revision,
-                before,
-                after,
-                gone: OnceLock::new(),
-            }));
-        }
-        state.last = revision;
+        or_abort(CACHE, || {
+            let mut state = self.write();
+            for (key, after) in changed {
+                let before = match &after {
+                    Some(entry) => state.objects.insert(key, Arc::clone(entry)),
+                    None => state.objects.remove(&key),
+                };
+                state.changes.push_back(Arc::new(Change {
+                    revision,
+                    before,
+                    after,
+                    gone: OnceLock::new(),
+                }));
+            }
+            state.last = revision;
+        });
     }
 
     fn watches(&self) -> usize {

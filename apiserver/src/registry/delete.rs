@@ -152,7 +152,9 @@ fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> Step<K> {
     let begun = meta
         .deletion_timestamp
         .as_ref()
-        .map_or_else(Timestamp::now, |end| after(end.0, -given));
+        .and_then(|end| end.0.checked_sub(SignedDuration::from_secs(given)).ok())
+        // An end after the last time there is was cut off.
+        .map_or_else(Timestamp::now, |begun| begun.min(Timestamp::now()));
     let meta = object.metadata_mut();
     meta.deletion_timestamp = Some(Time(after(begun, seconds)));
     meta.deletion_grace_period_seconds = Some(seconds);

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use podplane_proto::kubernetes;
 use serde_json::Value;
@@ -15,6 +15,22 @@ use crate::error;
 
 /// As the reference's limit.
 const MAX_BYTES: usize = 3 << 20;
+
+/// Half as deep as `serde_json` reads JSON: each level takes ten frames of the reader's stack.
+const YAML_DEPTH: usize = 64;
+
+/// The values of a document: three bytes of text can become a kilobyte of memory. What is stored has far fewer.
+const MAX_VALUES: usize = 50_000;
+
+/// The bytes of an object in protobuf, which is shorter than its JSON. Two bytes of it can be a whole message.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 2 * podplane_store::MAX_VALUE_BYTES;
+
+/// The media types of documents.
+const DOCUMENTS: [&str; 3] = [
+    "application/json",
+    "application/yaml",
+    kubernetes::MEDIA_TYPE,
+];
 
 /// The media type, without parameters.
 pub(super) fn media_type(headers: &HeaderMap) -> String {
@@ -33,11 +49,9 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 pub(super) async fn read(body: Body) -> Result<Bytes, Answer> {
     match Limited::new(body, MAX_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(answer::refuse(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "RequestEntityTooLarge",
-            &format!("Request entity too large: limit is {MAX_BYTES}"),
-        )),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Err(too_large(&format!("limit is {MAX_BYTES}")))
+        }
         Err(error) => Err(answer::refuse(
             StatusCode::BAD_REQUEST,
             "BadRequest",
@@ -52,34 +66,98 @@ pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refus
         return Ok(Value::Null);
     }
     match media_type(headers).as_str() {
-        "" | "application/json" => serde_json::from_slice(body).map_err(|error| unreadable(&error)),
-        "application/yaml" => yaml(body),
-        kubernetes::MEDIA_TYPE => kubernetes::decode(body).map_err(|error| unreadable(&error)),
-        _ => {
-            let supported = [
-                "application/json",
-                "application/yaml",
-                kubernetes::MEDIA_TYPE,
-            ];
-            Err(unsupported(&supported.join(", ")).into())
+        "application/json" => {
+            check_values(body)?;
+            serde_json::from_slice(body).map_err(|error| unreadable(&error))
         }
+        "application/yaml" => yaml(body),
+        kubernetes::MEDIA_TYPE if body.len() > MAX_MESSAGE_BYTES => {
+            Err(too_large(&format!("limit of a message is {MAX_MESSAGE_BYTES}")).into())
+        }
+        kubernetes::MEDIA_TYPE => kubernetes::decode(body).map_err(|error| unreadable(&error)),
+        _ => Err(unsupported(headers, &DOCUMENTS).into()),
     }
+}
+
+/// Refuses a body of a type that documents do not have, and one of no type: that is how a browser sends the form of any web page.
+/// Requests that create or change something need a type even without a body.
+pub(super) fn check_type(
+    method: &Method,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<(), Refused> {
+    if headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        let why = "the body of the request has a Content-Encoding: send it as it is";
+        return Err(unsupported_type(why).into());
+    }
+    let needed = match *method {
+        Method::POST | Method::PUT => true,
+        Method::DELETE => !body.is_empty(),
+        // The types of patches are checked where each has its meaning.
+        _ => false,
+    };
+    if needed && !DOCUMENTS.contains(&media_type(headers).as_str()) {
+        return Err(unsupported(headers, &DOCUMENTS).into());
+    }
+    Ok(())
 }
 
 /// A document in YAML, of which JSON is a part.
 pub(super) fn yaml(body: &Bytes) -> Result<Value, Refused> {
     let text = std::str::from_utf8(body).map_err(|error| unreadable(&error))?;
-    serde_saphyr::from_str(text).map_err(|error| unreadable(&error))
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: YAML_DEPTH,
+            max_nodes: MAX_VALUES,
+            flow_nesting_limit: YAML_DEPTH,
+        },
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| unreadable(&error))
 }
 
-pub(super) fn unsupported(supported: &str) -> Answer {
-    answer::refuse(
-        StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "UnsupportedMediaType",
-        &format!(
-            "the body of the request was in an unknown format - accepted media types include: {supported}"
-        ),
-    )
+fn too_large(why: &str) -> Answer {
+    let why = format!("Request entity too large: {why}");
+    answer::refuse(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &why)
+}
+
+/// Refuses JSON of too many values before any of them takes memory.
+pub(super) fn check_values(json: &[u8]) -> Result<(), Refused> {
+    let (mut values, mut in_text) = (0_usize, false);
+    let mut bytes = json.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' if in_text => _ = bytes.next(),
+            b'"' => in_text = !in_text,
+            // Each begins one.
+            b',' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    match values {
+        ..=MAX_VALUES => Ok(()),
+        _ => Err(too_large(&format!("limit of values is {MAX_VALUES}")).into()),
+    }
+}
+
+/// Refuses the media type of a body, or that there is none.
+pub(super) fn unsupported(headers: &HeaderMap, supported: &[&str]) -> Answer {
+    let what = match headers.get(header::CONTENT_TYPE) {
+        Some(_) => "the body of the request was in an unknown format",
+        None => "the request has no Content-Type",
+    };
+    let supported = supported.join(", ");
+    unsupported_type(&format!(
+        "{what} - accepted media types include: {supported}"
+    ))
+}
+
+fn unsupported_type(why: &str) -> Answer {
+    let code = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    answer::refuse(code, "UnsupportedMediaType", why)
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> Refused {

@@ -85,6 +85,7 @@ impl Call<'_> {
         if !allowed.contains(&verb) {
             return Ok(answer::not_allowed());
         }
+        body::check_type(&self.method, &self.headers, &self.body)?;
         let part = match self.target.subresource {
             None => Part::Main,
             Some(Subresource::Status) => Part::Status,

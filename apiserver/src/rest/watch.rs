@@ -24,6 +24,9 @@ use crate::{error, metrics::Watching};
 /// How long a watch lasts that names no time: the reference's are between 30 and 60 minutes.
 const LASTS: Duration = Duration::from_secs(45 * 60);
 
+/// The longest time that is kept to. `timeoutSeconds` may be more than an [`Instant`] holds.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 pub(super) async fn answer(
     resource: Arc<dyn Resource>,
     options: &ListOptions,
@@ -36,7 +39,8 @@ pub(super) async fn answer(
         .timeout
         .and_then(|timeout| timeout.try_into().ok())
         .unwrap_or(LASTS);
-    let ends = Instant::now() + lasts;
+    // In range, whatever the client asks for.
+    let ends = Instant::now() + lasts.min(LONGEST);
     let notices = match resource.watch(options, ends).await {
         Ok(notices) => notices,
         // In the stream, as from the reference: there are reflectors that look for it only there, and begin anew then.

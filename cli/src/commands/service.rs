@@ -12,11 +12,14 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
+/// As much as a process's first thread has. Only what is used takes memory, and documents are read by recursion.
+const STACK_BYTES: usize = 8 << 20;
+
 /// A service's own flags, and those that all services have.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args<C: clap::Args> {
     #[command(flatten)]
-    config: C,
+    pub(crate) config: C,
 
     #[command(flatten)]
     log: LogConfig,
@@ -50,6 +53,7 @@ where
     }
     logging::init(&log)?;
     let runtime = runtime::Builder::new_multi_thread()
+        .thread_stack_size(STACK_BYTES)
         .enable_all()
         .build()
         .context("start the runtime")?;

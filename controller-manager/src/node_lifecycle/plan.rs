@@ -111,7 +111,8 @@ fn patience(pod: &Pod, taint: &Taint, now: Timestamp) -> Option<Duration> {
         .filter_map(|one| one.toleration_seconds)
         .min()?;
     let since = taint.time_added.as_ref().map_or(now, |time| time.0);
-    let left = SignedDuration::from_secs(seconds) - now.duration_since(since);
+    // The API server takes any number of seconds.
+    let left = SignedDuration::from_secs(seconds).saturating_sub(now.duration_since(since));
     Some(left.try_into().unwrap_or_default())
 }
 
@@ -228,6 +229,18 @@ mod tests {
         let last = plan(&marked, pods.iter(), true, true, at(500));
         assert_eq!(last.evicted, [at_once, soon, twice]);
         assert_eq!(last.again, None);
+    }
+
+    #[test]
+    fn any_toleration_seconds_are_taken() {
+        let (never, long_ago) = (pod(&[Some(i64::MAX)]), pod(&[Some(i64::MIN)]));
+        let pods = [never, long_ago.clone()];
+        let first = plan(&node(), pods.iter(), true, true, at(100));
+        assert_eq!(first.evicted, std::slice::from_ref(&long_ago));
+        assert!(first.again > Some(Duration::from_secs(1 << 60)));
+        let marked = after(node(), &first);
+        let later = plan(&marked, pods.iter(), true, true, at(500));
+        assert_eq!(later.evicted, [long_ago]);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 pub mod event_view;
 pub mod names;
+pub mod nesting;
 pub mod networking;
 pub mod object;
 pub mod patch;

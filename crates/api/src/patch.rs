@@ -9,6 +9,8 @@ use json_patch::{
 };
 use serde_json::Value;
 
+use crate::nesting::{self, MAX_DEPTH};
+
 pub mod apply;
 mod fields;
 mod strategic;
@@ -53,8 +55,14 @@ pub fn json(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     }
     let mut copied = 0;
     for (index, operation) in operations.into_iter().enumerate() {
+        if result_depth(&operation, &document) > MAX_DEPTH {
+            return Err(PatchError::TooLarge(format!(
+                "operation {index} would nest values deeper than {MAX_DEPTH} levels"
+            )));
+        }
         if let PatchOperation::Copy(copy) = &operation {
-            copied += copy.from.resolve(&document).map_or(0, written_size);
+            let size = copy.from.resolve(&document).map_or(0, written_size);
+            copied = size.saturating_add(copied);
             if copied > MAX_COPIED {
                 return Err(PatchError::TooLarge(format!(
                     "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED}"
@@ -92,6 +100,18 @@ fn with_open_fields(operation: PatchOperation, document: &Value) -> Option<Patch
         }
         other => other,
     })
+}
+
+/// How deep what an operation writes would be.
+fn result_depth(operation: &PatchOperation, document: &Value) -> usize {
+    let (path, value) = match operation {
+        PatchOperation::Add(add) => (&add.path, Some(&add.value)),
+        PatchOperation::Replace(replace) => (&replace.path, Some(&replace.value)),
+        PatchOperation::Move(moved) => (&moved.path, moved.from.resolve(document).ok()),
+        PatchOperation::Copy(copy) => (&copy.path, copy.from.resolve(document).ok()),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => return 0,
+    };
+    path.count().saturating_add(value.map_or(0, nesting::depth))
 }
 
 fn written_size(value: &Value) -> usize {

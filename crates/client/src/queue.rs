@@ -9,6 +9,9 @@ use std::{
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use tokio::{sync::Notify, time::Instant};
 
+/// The longest delay. Some come from objects, as tolerationSeconds does, whose largest value is more than an [`Instant`] holds.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// How soon keys that failed come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
@@ -128,7 +131,9 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
 
     /// Asks for a look after `delay`.
     pub fn add_after(&self, key: Key, delay: Duration) {
-        self.lock().later.insert((Instant::now() + delay, key), ());
+        let now = Instant::now();
+        let due = now.checked_add(delay.min(LONGEST)).unwrap_or(now);
+        self.lock().later.insert((due, key), ());
         self.changed.notify_one();
     }
 

@@ -165,7 +165,7 @@ impl Containers {
     }
 
     fn count(&mut self, status: &ContainerStatus) {
-        self.restarts += status.restart_count;
+        self.restarts = self.restarts.saturating_add(status.restart_count);
         let running = status
             .state
             .as_ref()
