@@ -1,7 +1,7 @@
 //! What every command shares: where the cluster's data is, where its server is, and how async work is run.
 
 use std::{
-    env, fs,
+    env,
     future::Future,
     io,
     path::{Path, PathBuf},
@@ -10,6 +10,8 @@ use std::{
 use anyhow::Context as _;
 use podplane_client::{ApiError, Client, Endpoint};
 use tokio::runtime;
+
+use crate::cluster::trust;
 
 /// Flags of every command.
 #[derive(Debug, clap::Args)]
@@ -65,7 +67,8 @@ impl Global {
             return Ok(server.clone());
         }
         let file = self.address_file();
-        match fs::read_to_string(&file) {
+        trust::data_dir(&self.data_dir)?;
+        match trust::read_to_string(&file) {
             Ok(address) => Ok(address
                 .trim()
                 .parse()
@@ -129,6 +132,8 @@ fn default_data_dir() -> anyhow::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn global(data_dir: &Path) -> Global {

@@ -15,8 +15,10 @@ mod report;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use rustix::{fs::Mode, process::umask};
 
 use crate::{
+    cluster::trust,
     commands::{
         apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, health,
         kubeconfig, node, ping, plan, plugins, replay, restart, run, service, status, store, test,
@@ -114,6 +116,9 @@ enum Command {
     Completion(completion::Args),
 }
 
+/// The rights that files never give to others than their owner.
+const OTHERS_WRITE: Mode = Mode::WGRP.union(Mode::WOTH);
+
 fn main() -> ExitCode {
     // Under the name of a plugin it is that plugin: an image has links, and one program.
     if let Some(plugin) = called_as().as_deref().and_then(podplane_cni::plugin) {
@@ -121,6 +126,8 @@ fn main() -> ExitCode {
     }
     podplane_store::end_process_on_panic();
     let Cli { global, command } = Cli::parse();
+    // Of what is written into a data directory, nothing may be changed by others, whatever the user's habit is.
+    umask(umask(OTHERS_WRITE) | OTHERS_WRITE);
     let done = Global::try_from(global)
         .and_then(|global| dispatch(command, &global).map_err(|error| global.locate(error)));
     done.unwrap_or_else(|error| report::failure(&error))
@@ -158,12 +165,22 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Plugins(args) => plugins::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Test(args) => test::run(args),
-        Command::Apiserver(args) => service::run(args, podplane_apiserver::run),
+        Command::Apiserver(args) => {
+            let dir = args.config.data_dir.as_deref();
+            dir.map_or(Ok(()), trust::claim)?;
+            service::run(args, podplane_apiserver::run)
+        }
         Command::IpamController(args) => service::run(args, podplane_ipam_controller::run),
         Command::ControllerManager(args) => service::run(args, podplane_controller_manager::run),
         Command::Scheduler(args) => service::run(args, podplane_scheduler::run),
-        Command::Kubelet(args) => service::run(args, podplane_kubelet::kubelet::run),
-        Command::Cri(args) => service::run(args, podplane_kubelet::cri::run),
+        Command::Kubelet(args) => {
+            trust::claim(&args.config.nodes_dir)?;
+            service::run(args, podplane_kubelet::kubelet::run)
+        }
+        Command::Cri(args) => {
+            trust::claim(&args.config.nodes_dir)?;
+            service::run(args, podplane_kubelet::cri::run)
+        }
         Command::Cloud(args) => service::run(args, podplane_cloud::run),
         Command::Completion(args) => completion::run(args, global),
     }

@@ -16,7 +16,7 @@ use podplane_tests::{
 use tempfile::TempDir;
 
 /// Where the docs have the data.
-const PLACE: &str = "/tmp/duplicates";
+const PLACE: &str = "$(mktemp -d)/duplicates";
 
 /// How to see one fault.
 #[derive(Debug)]

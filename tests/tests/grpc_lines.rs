@@ -11,7 +11,7 @@ use podplane_tests::{
 };
 
 /// Where the docs have the data.
-const PLACE: &str = "/tmp/grpc";
+const PLACE: &str = "$(mktemp -d)/grpc";
 
 /// What every server has, and what the page calls once for all of them.
 const SHARED: [&str; 3] = [

@@ -13,7 +13,10 @@ use podplane_telemetry::server::MAX_SOCKET_PATH;
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
-use super::settings::{Settings, read_json};
+use super::{
+    settings::{Settings, read_json},
+    trust,
+};
 
 /// What the file `VERSION` says. It changes when an older program could no longer read what a newer one wrote.
 const FORMAT: &str = "1";
@@ -69,9 +72,10 @@ pub(crate) struct Running {
 }
 
 impl DataDir {
-    /// A directory that may or may not exist.
+    /// A directory that may or may not exist. One that others prepared is refused ([`trust`]).
     pub(crate) fn new(path: &Path) -> anyhow::Result<Self> {
         let path = std::path::absolute(path).context("find the current directory")?;
+        trust::data_dir(&path)?;
         Ok(Self(path))
     }
 
@@ -86,6 +90,7 @@ impl DataDir {
         );
         if self.is_ours()? {
             fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
+            trust::tree(&self.0)?;
         } else {
             // Somebody may have put disks there for these.
             let is_ours = |entry: io::Result<fs::DirEntry>| {
@@ -111,6 +116,8 @@ impl DataDir {
                 .create(&self.0)
                 .with_context(name_it)?;
             fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
+            // Nobody else can change it any more; what they did before is seen now.
+            trust::tree(&self.0)?;
             write_atomically(&self.0.join("VERSION"), format!("{FORMAT}\n").as_bytes())
                 .with_context(name_it)?;
         }
@@ -123,7 +130,7 @@ impl DataDir {
     /// Whether there is a cluster's data, of this format. Another format is an error.
     pub(crate) fn is_ours(&self) -> anyhow::Result<bool> {
         let path = self.0.join("VERSION");
-        let text = match fs::read_to_string(&path) {
+        let text = match trust::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
@@ -192,7 +199,7 @@ impl DataDir {
     /// Becomes the directory's supervisor; absent if there is one already. Ends with the file that is returned.
     pub(crate) fn lock(&self) -> anyhow::Result<Option<File>> {
         let path = self.0.join("lock");
-        let file = File::create(&path).with_context(|| format!("open {}", path.display()))?;
+        let file = trust::create(&path).with_context(|| format!("open {}", path.display()))?;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Some(file)),
@@ -209,7 +216,7 @@ impl DataDir {
     /// Whether a supervisor has the lock. Asking takes it for a moment, shared, so that those who ask do not see each other.
     pub(crate) fn is_locked(&self) -> anyhow::Result<bool> {
         let path = self.0.join("lock");
-        let file = match File::open(&path) {
+        let file = match trust::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error).with_context(|| format!("open {}", path.display())),
@@ -226,7 +233,7 @@ impl DataDir {
     /// The file whose lock every process of a cluster shares by inheritance. It is free when the last of them is gone.
     pub(crate) fn members(&self) -> anyhow::Result<File> {
         let path = self.0.join("members");
-        File::create(&path).with_context(|| format!("open {}", path.display()))
+        trust::create(&path).with_context(|| format!("open {}", path.display()))
     }
 
     /// The supervisor that runs here; absent if none does.

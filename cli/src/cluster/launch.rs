@@ -1,7 +1,6 @@
 //! What `up` does about the supervisor: starts one, or finds the one that runs, and ends it.
 
 use std::{
-    fs::File,
     os::fd::OwnedFd,
     path::PathBuf,
     process::{ExitStatus, Stdio},
@@ -28,6 +27,7 @@ use super::{
     progress::Progress,
     settings::Settings,
     supervisor::{AtEof, Message, Order},
+    trust,
 };
 
 /// How long all services together may take to end: each has 7 s, and nodes with many pods have work to do.
@@ -84,7 +84,7 @@ pub(crate) fn launch(
         },
     };
     let log_path = dir.log("supervisor");
-    let log = File::options().append(true).create(true).open(&log_path);
+    let log = trust::append(&log_path);
     let log = log.with_context(|| format!("open {}", log_path.display()))?;
     let mut child = Command::new(std::env::current_exe().context("find the program's own file")?)
         .arg("up")

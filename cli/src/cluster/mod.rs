@@ -24,3 +24,4 @@ pub(crate) mod ready;
 mod service;
 pub(crate) mod settings;
 pub(crate) mod supervisor;
+pub(crate) mod trust;

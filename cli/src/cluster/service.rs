@@ -22,6 +22,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::trust;
+
 /// How long a process may take to end when asked to; then it is killed. Its own tasks have 5 s of these.
 const GRACE: Duration = Duration::from_secs(7);
 /// A process that lived this long died of something new, so its next start waits no longer than the first.
@@ -245,7 +247,8 @@ async fn run(
 }
 
 /// Settings of services that reach them through the environment of `up`.
-const PASSED_ON: [&str; 6] = [
+const PASSED_ON: [&str; 7] = [
+    "PODPLANE_ALLOWED_HOSTS",
     "PODPLANE_CNI_CONCURRENCY",
     "PODPLANE_CNI_TIMEOUT",
     "PODPLANE_GC_INTERVAL",
@@ -288,7 +291,7 @@ fn open_log(path: &Path) -> io::Result<File> {
     if path == Path::new(STDERR) {
         Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
     } else {
-        File::options().append(true).create(true).open(path)
+        trust::append(path)
     }
 }
 
@@ -338,7 +341,7 @@ fn last_lines(log: &Path) -> io::Result<String> {
     if log == Path::new(STDERR) {
         return Ok(String::new());
     }
-    let mut file = File::open(log)?;
+    let mut file = trust::open(log)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
     let mut text = Vec::new();

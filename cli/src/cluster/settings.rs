@@ -20,7 +20,10 @@ use podplane_scheduler::IpPolicy;
 use podplane_telemetry::{server::Listen, trace::TraceConfig};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::extra::{ExtraConfig, ExtraFlag, in_a_line};
+use super::{
+    extra::{ExtraConfig, ExtraFlag, in_a_line},
+    trust,
+};
 use crate::report::UsageError;
 
 /// The CNI plugins that the templates name.
@@ -515,12 +518,12 @@ mod as_text {
 
 /// Reads a JSON file of the data directory; absent if there is none.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
-    let text = match std::fs::read(path) {
+    let text = match trust::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
     };
-    serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))
+    serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))
 }
 
 #[cfg(test)]

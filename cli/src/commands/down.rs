@@ -10,7 +10,7 @@ use crate::{
 /// End the cluster on this machine; the next `up` resumes it
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane down\n  podplane down --purge --data-dir /tmp/rehearsal"
+    after_help = "Examples:\n  podplane down\n  podplane down --purge --data-dir ./rehearsal"
 )]
 pub(crate) struct Args {
     /// Remove the data directory too

@@ -20,7 +20,7 @@ use podplane_store::{
 use tempfile::NamedTempFile;
 
 use crate::{
-    cluster::data_dir::DataDir,
+    cluster::{data_dir::DataDir, trust},
     global::{Global, block_on},
     output, report,
 };
@@ -69,6 +69,7 @@ enum Action {
 const NOT_CHECKED: u8 = 2;
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    trust::data_dir(&global.data_dir)?;
     let dir = global.data_dir.join("store");
     match args.action {
         Action::Check => check(&dir),

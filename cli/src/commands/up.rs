@@ -21,7 +21,7 @@ use crate::{
         progress::Progress,
         ready::{Start, Wanted},
         settings::{Difference, Flags, Network, Settings},
-        supervisor,
+        supervisor, trust,
     },
     global::{Global, block_on},
     kind::Kind,
@@ -88,6 +88,11 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         .over(&kept.map(|kept| kept.settings).unwrap_or_default())?;
     let ranges = settings.ranges()?;
     settings.runtimes()?;
+    if args.flags.cni_bin_dir.is_none()
+        && let Some(dirs) = &settings.cni_bin_dir
+    {
+        trust::programs(dirs.as_os_str())?;
+    }
     settings.plugins()?;
     for notice in &ranges.notices {
         anstream::eprintln!("note: {notice}");

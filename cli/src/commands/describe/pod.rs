@@ -1,6 +1,6 @@
 //! A pod's sheet, with what the scheduler thinks of it while it waits.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use podplane_api::{
@@ -16,7 +16,7 @@ use podplane_proto::scheduler::{
 };
 
 use super::{annotations, events, events_table, pairs, time};
-use crate::{global::Global, output::sheet::Sheet};
+use crate::{cluster::trust, global::Global, output::sheet::Sheet};
 
 /// How long the scheduler may take. The sheet is complete without it.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub(super) async fn sheet(
 
 /// The scheduler's word, if it is the one of this cluster and answers.
 async fn explain(global: &Global, namespace: &str, name: &str) -> Option<ExplainPodResponse> {
-    let address = fs::read_to_string(global.scheduler_address_file()?).ok()?;
+    let address = trust::read_to_string(&global.scheduler_address_file()?).ok()?;
     let scheduler: Endpoint = address.trim().parse().ok()?;
     let mut scheduler = SchedulerServiceClient::new(endpoint::channel(&scheduler).ok()?);
     let request = ExplainPodRequest {
