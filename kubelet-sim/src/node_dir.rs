@@ -144,20 +144,44 @@ impl NodeDir {
     }
 }
 
-/// Writes a file in one step: readers find the old text, the new one, or none.
-///
-/// The text is not forced to the disk: what these files describe (namespaces, sockets) does not outlive a power failure either, or is
-/// written again by the next start.
+/// Writes a file in one step and to the disk: readers find the old text or the new one, after a
+/// power failure too.
 ///
 /// # Errors
 ///
 /// The operating system's.
 pub fn write_atomically(path: &Path, text: &[u8]) -> io::Result<()> {
+    replace(path, text, fs::File::sync_all)?;
+    // The file is durable, its name is so with the directory.
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    fs::File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// [`write_atomically`], for what does not outlive a power failure and need not be on the disk: records of
+/// sandboxes, whose namespaces end with the machine, and what says where processes are.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn write_volatile(path: &Path, text: &[u8]) -> io::Result<()> {
+    replace(path, text, |_| Ok(()))
+}
+
+fn replace(
+    path: &Path,
+    text: &[u8],
+    sync: impl FnOnce(&fs::File) -> io::Result<()>,
+) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    fs::File::create(&new)?.write_all(text)?;
-    fs::rename(&new, path)
+    let write = || {
+        let mut file = fs::File::create(&new)?;
+        file.write_all(text)?;
+        sync(&file)?;
+        fs::rename(&new, path)
+    };
+    write().inspect_err(|_| _ = fs::remove_file(&new))
 }
 
 #[cfg(test)]

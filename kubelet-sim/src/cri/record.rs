@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::node_dir::write_atomically;
+use crate::node_dir::write_volatile;
 
 /// 64 hexadecimal digits, as other runtimes have them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -169,7 +169,7 @@ impl Records {
     ///
     /// The operating system's.
     pub fn write(&self, record: &Record) -> io::Result<()> {
-        write_atomically(&self.path(&record.id), &serde_json::to_vec_pretty(record)?)
+        write_volatile(&self.path(&record.id), &serde_json::to_vec_pretty(record)?)
     }
 
     /// Removes a record; one that is not there is removed already.
