@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use podplane_cni::{
-    netlink::{Netlink, NetlinkError, Request},
+    netlink::{Link, Netlink, NetlinkError, Request},
     types::{NetworkConfigList, PluginConfig},
 };
 
@@ -23,6 +23,8 @@ pub struct Bridge {
     pub name: String,
     /// Its addresses, those of the link alone left out.
     pub addresses: Vec<IpNet>,
+    /// Whether any interface is attached to it.
+    pub has_ports: bool,
     index: u32,
 }
 
@@ -33,20 +35,23 @@ impl Bridge {
     ///
     /// [`NetlinkError`].
     pub fn of(list: &NetworkConfigList, netlink: &mut Netlink) -> Result<Vec<Self>, NetlinkError> {
+        let links = netlink.links()?;
         let mut bridges = Vec::new();
         for plugin in &list.plugins {
             if text(plugin, "type") != Some("bridge") {
                 continue;
             }
             let name = text(plugin, "bridge").unwrap_or(DEFAULT_BRIDGE);
-            let Some(link) = netlink.link(name)? else {
+            let Some(link) = links.iter().find(|link| link.name == name) else {
                 continue;
             };
+            let is_port = |other: &Link| other.controller == Some(link.index);
             let addresses = netlink.addresses(link.index)?;
             let addresses = addresses.into_iter().map(|address| address.net);
             bridges.push(Self {
-                name: link.name,
+                name: link.name.clone(),
                 addresses: addresses.filter(|net| !is_link_local(net)).collect(),
+                has_ports: links.iter().any(is_port),
                 index: link.index,
             });
         }
@@ -59,6 +64,15 @@ impl Bridge {
     pub fn is_stale(&self, list: &NetworkConfigList) -> bool {
         let ipam = Ipam::of(list).ok().flatten();
         ipam.is_some_and(|ipam| self.addresses.iter().any(|net| !ipam.gives(net.addr())))
+    }
+
+    /// Whether it has the addresses of an earlier network of this node, which then made it, and
+    /// nothing is attached to it.
+    #[must_use]
+    pub fn is_left_by(&self, earlier: &NetworkConfigList) -> bool {
+        let ipam = Ipam::of(earlier).ok().flatten();
+        let of_earlier = |ipam: Ipam| self.addresses.iter().all(|net| ipam.gives(net.addr()));
+        !self.has_ports && !self.addresses.is_empty() && ipam.is_some_and(of_earlier)
     }
 
     /// Removes it. Pods that were attached to it are cut off.

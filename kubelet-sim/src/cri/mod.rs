@@ -1,16 +1,21 @@
 //! The CRI server: `runtime.v1` for sandboxes without containers, on a unix socket for each node.
 //!
+//! `docs/cri.md` says what becomes of each setting of a sandbox.
+//!
 //! What it answers where a runtime with containers would do more: lists of containers and images are empty, an id of one is
 //! NotFound, stopping or removing one succeeds, and making, entering or pulling one is Unimplemented. Start reading at [`sandboxes`].
 
 pub mod bridges;
+mod capabilities;
 pub mod claims;
+mod cni_result;
 pub mod images;
 pub mod metrics;
 pub mod network;
 pub mod record;
 pub mod sandboxes;
 pub mod service;
+mod sysctls;
 pub mod template;
 mod trace;
 

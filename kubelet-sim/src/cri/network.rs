@@ -1,6 +1,7 @@
 //! The network of a sandbox: a namespace, and what CNI plugins put into it.
 
 use std::{
+    collections::BTreeMap,
     io,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -10,17 +11,19 @@ use podplane_cni::{
     Attachment, CniResult, Runtime, RuntimeError,
     netlink::{Netlink, NetlinkError},
     netns::{self, NetnsError},
-    sysctl,
+    sysctl::{self, SysctlError},
     trace::{Trace, Traceparent},
     types::{ConfigError, NetworkConfigList},
 };
 
 use podplane_telemetry::trace::attribute;
+use serde_json::Map;
 
 use super::bridges::Bridge;
 use super::claims::Conflict;
 use super::metrics::Metrics;
 use super::record::{Metadata, Plugins, PodNetwork, SandboxId};
+use super::template::{HostPorts, PORTMAP};
 use super::trace::{self, Part};
 use crate::NodeName;
 
@@ -68,6 +71,9 @@ pub enum AttachError {
         /// Why.
         source: DetachError,
     },
+    /// A kernel setting of the sandbox could not be written.
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
 }
 
 /// What could not be taken down. Everything else was.
@@ -172,7 +178,38 @@ impl Network {
             config: serde_json::from_slice(&list.bytes).unwrap_or_default(),
             ips: Vec::new(),
             attached: true,
+            runtime_config: Map::new(),
+            sysctls: BTreeMap::new(),
         }
+    }
+
+    /// Whether pods can have ports of the host.
+    pub(super) fn host_ports(&self) -> HostPorts {
+        let mut dirs = self.runtime.bin_dirs.iter();
+        match self.has_namespaces() && dirs.any(|dir| dir.join(PORTMAP).is_file()) {
+            true => HostPorts::Portmap,
+            false => HostPorts::None,
+        }
+    }
+
+    /// Whether sandboxes have namespaces of their own, and not addresses alone.
+    pub(super) fn has_namespaces(&self) -> bool {
+        self.plugins == Plugins::Chain
+    }
+
+    /// What the plugins answered to the ADDs of a sandbox, the loopback network's first.
+    pub(super) fn results(&self, id: &SandboxId, network: &PodNetwork) -> Vec<CniResult> {
+        let text = network.config.to_string();
+        let list = NetworkConfigList::from_list(text.as_bytes()).ok();
+        let networks = [
+            (Some(&self.loopback), LOOPBACK_IFNAME),
+            (list.as_ref(), IFNAME),
+        ];
+        let cached = networks.into_iter().filter_map(|(list, ifname)| {
+            let attachment = Attachment::new(id.as_str(), None, ifname);
+            self.runtime.cached_result(list?, &attachment)
+        });
+        cached.collect()
     }
 
     /// Makes the namespace and attaches it; returns its addresses, the primary one first.
@@ -198,7 +235,7 @@ impl Network {
         network: &PodNetwork,
         list: &NetworkConfigList,
     ) -> Result<Vec<IpAddr>, AttachError> {
-        let attachment = attachment(id, metadata, IFNAME, Some(network.netns.clone()));
+        let attachment = attachment(id, metadata, network, Some(network.netns.clone()));
         let add = |list, attachment: &Attachment| {
             self.executed(ADD, metadata, list, attachment, Runtime::add)
         };
@@ -217,6 +254,15 @@ impl Network {
         let ips = pod_ips(&added.map_err(AttachError::Plugin)?);
         if ips.is_empty() {
             return Err(AttachError::NoAddress);
+        }
+        // After the plugins, so that settings of the pod's interface can be written.
+        let sysctls: Vec<_> = network
+            .sysctls
+            .iter()
+            .map(|(path, value)| (path.as_str(), value.as_str()))
+            .collect();
+        if !sysctls.is_empty() {
+            sysctl::write_in(&network.netns, &sysctls)?;
         }
         Ok(ips)
     }
@@ -245,7 +291,7 @@ impl Network {
         let list = NetworkConfigList::from_list(network.config.to_string().as_bytes())?;
         // A plugin that is given a file that is no namespace any more would fail; without one it frees the address.
         let netns = Some(network.netns.clone()).filter(|path| netns::is_netns(path));
-        let attachment = attachment(id, metadata, IFNAME, netns);
+        let attachment = attachment(id, metadata, network, netns);
         let del = |list, attachment: &Attachment| {
             self.executed(DEL, metadata, list, attachment, Runtime::del)
         };
@@ -314,19 +360,30 @@ impl Network {
         errors
     }
 
-    /// Removes the bridges of a network whose address is of an earlier block. Where plugins run in this process's own namespace nothing is removed: a bridge
-    /// there may be anybody's.
+    /// Removes the bridges of a network whose address is of an earlier block.
+    ///
+    /// Where plugins run in this process's own namespace, a bridge may be anybody's: only one is
+    /// removed that has the addresses of the network `earlier` of this node, and no ports.
     ///
     /// # Errors
     ///
     /// [`NetlinkError`] of the first that could not be removed.
-    pub fn remove_stale_bridges(&self, list: &NetworkConfigList) -> Result<(), NetlinkError> {
-        let (Some(netns), Plugins::Chain) = (&self.runtime.node_netns, self.plugins) else {
+    pub fn remove_stale_bridges(
+        &self,
+        list: &NetworkConfigList,
+        earlier: Option<&NetworkConfigList>,
+    ) -> Result<(), NetlinkError> {
+        if self.plugins != Plugins::Chain {
             return Ok(());
+        }
+        let (mut netlink, is_own) = match &self.runtime.node_netns {
+            Some(netns) => (Netlink::open_in(netns)?, true),
+            None => (Netlink::open()?, false),
         };
-        let mut netlink = Netlink::open_in(netns)?;
+        let may_go =
+            |bridge: &Bridge| is_own || earlier.is_some_and(|earlier| bridge.is_left_by(earlier));
         for bridge in Bridge::of(list, &mut netlink)? {
-            if bridge.is_stale(list) {
+            if bridge.is_stale(list) && may_go(&bridge) {
                 bridge.remove(&mut netlink)?;
                 let Bridge {
                     name, addresses, ..
@@ -365,7 +422,7 @@ impl Network {
 fn attachment(
     id: &SandboxId,
     metadata: &Metadata,
-    ifname: &str,
+    network: &PodNetwork,
     netns: Option<PathBuf>,
 ) -> Attachment {
     let args = [
@@ -379,7 +436,8 @@ fn attachment(
         args: args
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
-        ..Attachment::new(id.as_str(), netns, ifname)
+        capability_args: network.runtime_config.clone(),
+        ..Attachment::new(id.as_str(), netns, IFNAME)
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::node_dir::write_volatile;
 
@@ -117,6 +118,40 @@ pub struct PodNetwork {
     pub ips: Vec<IpAddr>,
     /// Whether plugins may hold something for it.
     pub attached: bool,
+    /// Capability arguments (`runtimeConfig`), which a DEL must have as the ADD had them.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub runtime_config: Map<String, Value>,
+    /// Kernel settings of the namespace, by their path below `/proc/sys`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// The resolver's configuration of a sandbox, for its `resolv.conf`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dns {
+    /// Addresses of servers, in order.
+    pub servers: Vec<String>,
+    /// Domains to search, in order.
+    pub searches: Vec<String>,
+    /// Options, as `ndots:5`.
+    pub options: Vec<String>,
+}
+
+impl fmt::Display for Dns {
+    /// The text of `resolv.conf`, in containerd's order.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.searches.is_empty() {
+            writeln!(f, "search {}", self.searches.join(" "))?;
+        }
+        for server in &self.servers {
+            writeln!(f, "nameserver {server}")?;
+        }
+        if !self.options.is_empty() {
+            writeln!(f, "options {}", self.options.join(" "))?;
+        }
+        Ok(())
+    }
 }
 
 /// A sandbox.
@@ -137,6 +172,12 @@ pub struct Record {
     pub annotations: BTreeMap<String, String>,
     /// As given by the client.
     pub runtime_handler: String,
+    /// The host name inside; empty for the machine's.
+    #[serde(default)]
+    pub hostname: String,
+    /// Absent for the machine's.
+    #[serde(default)]
+    pub dns: Option<Dns>,
     /// Absent where the pod uses its node's network.
     pub network: Option<PodNetwork>,
 }
@@ -254,14 +295,31 @@ mod tests {
             labels: BTreeMap::from([("k".into(), "v".into())]),
             annotations: BTreeMap::new(),
             runtime_handler: String::new(),
+            hostname: "a".into(),
+            dns: Some(Dns::default()),
             network: Some(PodNetwork {
                 plugins: Plugins::Ipam,
                 netns: "/run/x".into(),
                 config: serde_json::json!({"name": "n"}),
                 ips: vec!["10.0.0.2".parse().unwrap()],
                 attached: true,
+                runtime_config: Map::from_iter([("cgroupPath".into(), "/a".into())]),
+                sysctls: BTreeMap::from([("net/core/somaxconn".into(), "1".into())]),
             }),
         }
+    }
+
+    #[test]
+    fn the_resolvers_configuration_is_written_as_its_file() {
+        let dns = Dns {
+            servers: vec!["10.0.0.10".into(), "1.1.1.1".into()],
+            searches: vec!["default.svc.cluster.local".into(), "svc".into()],
+            options: vec!["ndots:5".into()],
+        };
+        let want = "search default.svc.cluster.local svc\nnameserver 10.0.0.10\n\
+                    nameserver 1.1.1.1\noptions ndots:5\n";
+        assert_eq!(dns.to_string(), want);
+        assert_eq!(Dns::default().to_string(), "");
     }
 
     #[test]

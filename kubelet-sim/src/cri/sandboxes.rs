@@ -12,18 +12,22 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use ipnet::IpNet;
 use podplane_cni::{
     host_local,
     types::{ConfigError, NetworkConfigList},
 };
+use serde_json::{Map, Value};
 
 use super::{
+    capabilities,
     claims::{Claims, Restored},
-    network::{AttachError, DetachError, Network},
-    record::{Metadata, PodNetwork, Record, Records, SandboxId, State},
+    cni_result,
+    network::{AttachError, DetachError, IFNAME, Network},
+    record::{Dns, Metadata, PodNetwork, Record, Records, SandboxId, State},
     template::Template,
 };
-use crate::{NodeDir, NodeName, PodCidrs, node_dir::write_atomically};
+use crate::{NodeDir, NodeName, PodCidrs, ipam::Ipam, node_dir::write_atomically};
 
 /// How often an address is asked for when others have those that are given.
 const ADD_TRIES: usize = 4;
@@ -84,6 +88,14 @@ pub struct Spec {
     pub annotations: BTreeMap<String, String>,
     /// Kept for the client.
     pub runtime_handler: String,
+    /// The host name inside; empty for the machine's.
+    pub hostname: String,
+    /// Absent for the machine's.
+    pub dns: Option<Dns>,
+    /// Capability arguments of CNI plugins.
+    pub runtime_config: Map<String, Value>,
+    /// Kernel settings of the network namespace, by their path below `/proc/sys`.
+    pub sysctls: BTreeMap<String, String>,
     /// Which network it is on.
     pub network: NetworkMode,
 }
@@ -247,13 +259,15 @@ impl Sandboxes {
     /// [`SandboxError::Disk`].
     pub fn configure(&self, cidrs: &PodCidrs) -> Result<(), SandboxError> {
         let write = || {
-            let text = self.template.render(cidrs)?;
+            let host_ports = self.network.host_ports();
+            let text = self.template.render(cidrs, host_ports)?;
             let net_d = self.dir.net_d();
             std::fs::create_dir_all(&net_d)?;
             let path = net_d.join(self.template.file_name());
             if std::fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
                 return Ok(());
             }
+            let earlier = self.dir.network().ok();
             write_atomically(&path, text.as_bytes())?;
             // The template of an earlier start would come first, or stay as a second network.
             for other in Template::ALL
@@ -266,7 +280,7 @@ impl Sandboxes {
                 }
             }
             tracing::info!(podcidr = %cidrs, path = %path.display(), "wrote the network configuration");
-            self.remove_stale_bridge();
+            self.remove_stale_bridge(earlier.as_ref());
             Ok(())
         };
         write().map_err(|source| SandboxError::Disk {
@@ -289,7 +303,7 @@ impl Sandboxes {
                 Err(_) => {}
                 Ok(record) => match record.state {
                     State::Ready => return Ok(id),
-                    State::Creating => return self.create(record, spec.network),
+                    State::Creating => return self.create(record, spec),
                     State::NotReady => {
                         return Err(SandboxError::Exists {
                             id,
@@ -347,6 +361,26 @@ impl Sandboxes {
         Ok(entry.record.clone())
     }
 
+    /// What the plugins answered for a sandbox, as containerd shows it; `None` while it has no
+    /// network of its own.
+    pub(super) fn cni_result(&self, record: &Record) -> Option<Value> {
+        let results = self.network.results(&record.id, record.attached()?);
+        (!results.is_empty()).then(|| cni_result::joined(&results, IFNAME))
+    }
+
+    /// Whether sandboxes have namespaces of their own, and not addresses alone.
+    pub(super) fn has_namespaces(&self) -> bool {
+        self.network.has_namespaces()
+    }
+
+    /// The node's blocks, as it was told them last.
+    fn blocks(&self) -> Vec<IpNet> {
+        let path = self.dir.net_d().join(self.template.file_name());
+        let told = NetworkConfigList::load_file(&path).ok();
+        let ipam = told.and_then(|list| Ipam::of(&list).ok().flatten());
+        ipam.map(|ipam| ipam.subnets).unwrap_or_default()
+    }
+
     /// The node whose they are.
     pub(super) fn node(&self) -> &NodeName {
         self.network.node()
@@ -383,6 +417,10 @@ impl Sandboxes {
             labels,
             annotations,
             runtime_handler,
+            hostname,
+            dns,
+            runtime_config: _,
+            sysctls: _,
             network: _,
         } = spec.clone();
         let entry = Entry::new(Record {
@@ -393,6 +431,8 @@ impl Sandboxes {
             labels,
             annotations,
             runtime_handler,
+            hostname,
+            dns,
             network: None,
         });
         let reserved = (entry.record.id.clone(), entry.turn.clone());
@@ -401,9 +441,9 @@ impl Sandboxes {
     }
 
     /// Makes a sandbox that is reserved. The caller has its turn.
-    fn create(&self, mut record: Record, mode: NetworkMode) -> Result<SandboxId, SandboxError> {
+    fn create(&self, mut record: Record, spec: &Spec) -> Result<SandboxId, SandboxError> {
         let id = record.id.clone();
-        match self.make(&mut record, mode) {
+        match self.make(&mut record, spec) {
             Ok(()) => Ok(id),
             Err(error) => {
                 let undone = self
@@ -417,20 +457,23 @@ impl Sandboxes {
         }
     }
 
-    fn make(&self, record: &mut Record, mode: NetworkMode) -> Result<(), SandboxError> {
+    fn make(&self, record: &mut Record, spec: &Spec) -> Result<(), SandboxError> {
         let id = record.id.clone();
         let failed = |source| SandboxError::Attach {
             id: id.clone(),
             source: Box::new(source),
         };
-        if mode == NetworkMode::Node {
+        if spec.network == NetworkMode::Node {
             return self.settle(record, State::Ready);
         }
         let list = self
             .dir
             .network()
             .map_err(|error| failed(AttachError::Config(error)))?;
-        let planned = self.network.plan(&id, &list);
+        let mut planned = self.network.plan(&id, &list);
+        planned.runtime_config = spec.runtime_config.clone();
+        capabilities::add_ranges(&mut planned.runtime_config, &self.blocks());
+        planned.sysctls = spec.sysctls.clone();
         record.network = Some(planned.clone());
         self.settle(record, State::Creating)?;
         let attached = self.attach(&id, &record.metadata, planned, &list);
@@ -470,7 +513,7 @@ impl Sandboxes {
     }
 
     /// A bridge that has the address of an earlier block makes every ADD fail. While it has pods it stays, for them; without any it serves nobody, and goes.
-    fn remove_stale_bridge(&self) {
+    fn remove_stale_bridge(&self, earlier: Option<&NetworkConfigList>) {
         let is_idle = |entry: &Entry| entry.record.attached().is_none();
         if !self.lock().values().all(is_idle) {
             return;
@@ -478,7 +521,7 @@ impl Sandboxes {
         let Ok(list) = self.dir.network() else {
             return;
         };
-        if let Err(error) = self.network.remove_stale_bridges(&list) {
+        if let Err(error) = self.network.remove_stale_bridges(&list, earlier) {
             tracing::warn!(error = %chain(&error), "bridge of an earlier block not removed");
         }
     }
@@ -510,12 +553,15 @@ impl Sandboxes {
         } else if record.state == State::NotReady {
             return Ok(record);
         }
+        let mut earlier = None;
         if let Some(network) = &mut record.network {
             network.attached = false;
             network.ips.clear();
+            let config = network.config.to_string();
+            earlier = NetworkConfigList::from_list(config.as_bytes()).ok();
         }
         self.settle(&mut record, State::NotReady)?;
-        self.remove_stale_bridge();
+        self.remove_stale_bridge(earlier.as_ref());
         Ok(record)
     }
 

@@ -8,8 +8,10 @@ use tokio::{sync::Semaphore, task};
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    record::{Metadata, Record, State},
+    capabilities,
+    record::{Dns, Metadata, Record, State},
     sandboxes::{NetworkMode, SandboxError, Sandboxes, Spec, chain},
+    sysctls,
     trace::{self, Part},
 };
 use crate::{PodCidrs, pod_cidrs::PodCidrsError};
@@ -18,6 +20,7 @@ use crate::{PodCidrs, pod_cidrs::PodCidrsError};
 const KUBE_API_VERSION: &str = "0.1.0";
 const RUNTIME_NAME: &str = "podplane";
 const NO_CONTAINERS: &str = "podplane runs sandboxes without containers";
+const NO_METRICS: &str = "podplane has no metrics of sandboxes";
 
 /// The runtime of one node. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -122,10 +125,22 @@ impl TryFrom<cri::RunPodSandboxRequest> for Spec {
                 )));
             }
         }
-        let options = config
-            .linux
-            .and_then(|linux| linux.security_context)
-            .and_then(|context| context.namespace_options);
+        if !request.runtime_handler.is_empty() {
+            return Err(Status::invalid_argument(format!(
+                "failed to get sandbox runtime: no runtime for {:?} is configured",
+                request.runtime_handler
+            )));
+        }
+        let linux = config.linux.unwrap_or_default();
+        let context = linux.security_context.unwrap_or_default();
+        let options = context.namespace_options;
+        let userns = options.as_ref().and_then(|o| o.userns_options.as_ref());
+        if userns.is_some_and(|userns| userns.mode() == cri::NamespaceMode::Pod) {
+            return Err(Status::invalid_argument(
+                "config.linux.security_context.namespace_options.userns_options: a sandbox cannot \
+                 have a user namespace of its own; set hostUsers of the pod to true, or leave it out",
+            ));
+        }
         let network = match options.map(|options| options.network()) {
             None | Some(cri::NamespaceMode::Pod) => NetworkMode::Pod,
             Some(cri::NamespaceMode::Node) => NetworkMode::Node,
@@ -136,6 +151,22 @@ impl TryFrom<cri::RunPodSandboxRequest> for Spec {
                 )));
             }
         };
+        let sysctls = sysctls::checked(linux.sysctls)?;
+        if let (NetworkMode::Node, Some(path)) = (network, sysctls.keys().next()) {
+            return Err(Status::invalid_argument(format!(
+                "config.linux.sysctls: {path} cannot be set for a sandbox in its node's network, \
+                 since it would be set for the whole node"
+            )));
+        }
+        let annotations = config.annotations.into_iter().collect();
+        let dns = config.dns_config.map(dns).transpose()?;
+        let dns = dns.filter(|dns| *dns != Dns::default());
+        let runtime_config = capabilities::of(capabilities::Source {
+            ports: &config.port_mappings,
+            annotations: &annotations,
+            dns: dns.as_ref(),
+            cgroup_parent: &linux.cgroup_parent,
+        })?;
         Ok(Self {
             metadata: Metadata {
                 name,
@@ -144,11 +175,53 @@ impl TryFrom<cri::RunPodSandboxRequest> for Spec {
                 attempt,
             },
             labels: config.labels.into_iter().collect(),
-            annotations: config.annotations.into_iter().collect(),
+            annotations,
             runtime_handler: request.runtime_handler,
+            hostname: hostname(config.hostname)?,
+            dns,
+            runtime_config,
+            sysctls,
             network,
         })
     }
+}
+
+/// The host name, which must be one.
+fn hostname(name: String) -> Result<String, Status> {
+    // Kernels take 64 bytes of anything.
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if name.len() <= 64 && name.chars().all(is_allowed) {
+        return Ok(name);
+    }
+    Err(Status::invalid_argument(format!(
+        "config.hostname: invalid host name {name:?}: must be at most 64 letters, digits, '-' and '.'"
+    )))
+}
+
+/// The resolver's configuration, whose entries become words of a file.
+fn dns(config: cri::DnsConfig) -> Result<Dns, Status> {
+    let cri::DnsConfig {
+        servers,
+        searches,
+        options,
+    } = config;
+    for (field, words) in [
+        ("servers", &servers),
+        ("searches", &searches),
+        ("options", &options),
+    ] {
+        let is_word = |text: &&String| !text.is_empty() && !text.contains(char::is_whitespace);
+        if let Some(bad) = words.iter().find(|text| !is_word(text)) {
+            return Err(Status::invalid_argument(format!(
+                "config.dns_config.{field}: invalid entry {bad:?}: must be one word"
+            )));
+        }
+    }
+    Ok(Dns {
+        servers,
+        searches,
+        options,
+    })
 }
 
 fn wire_state(state: State) -> cri::PodSandboxState {
@@ -323,6 +396,14 @@ impl RuntimeService for Runtime {
         request: Request<cri::RunPodSandboxRequest>,
     ) -> Result<Response<cri::RunPodSandboxResponse>, Status> {
         let spec = Spec::try_from(request.into_inner())?;
+        if let Some(path) = spec.sysctls.keys().next()
+            && !self.sandboxes.has_namespaces()
+        {
+            return Err(Status::invalid_argument(format!(
+                "config.linux.sysctls: {path} cannot be set: sandboxes of this node have addresses \
+                 and no network namespace (--network ledger)"
+            )));
+        }
         let step = self.begin(&spec.metadata.uid, (Part::Creation, "RunPodSandbox"));
         let id = self
             .run(step, move |sandboxes| sandboxes.run(&spec))
@@ -367,9 +448,10 @@ impl RuntimeService for Runtime {
             .map_err(|error| status(&error))?;
         let mut info = HashMap::new();
         if verbose {
-            let text = serde_json::to_string(&record)
-                .map_err(|error| Status::internal(error.to_string()))?;
-            info.insert("info".to_owned(), text);
+            let described = serde_json::to_value(&record);
+            let mut described = described.map_err(|error| Status::internal(error.to_string()))?;
+            described["cniResult"] = self.sandboxes.cni_result(&record).unwrap_or_default();
+            info.insert("info".to_owned(), described.to_string());
         }
         Ok(Response::new(cri::PodSandboxStatusResponse {
             status: Some(record.into()),
@@ -536,14 +618,14 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<cri::ListMetricDescriptorsRequest>,
     ) -> Result<Response<cri::ListMetricDescriptorsResponse>, Status> {
-        Ok(Response::new(cri::ListMetricDescriptorsResponse::default()))
+        Err(Status::unimplemented(NO_METRICS))
     }
 
     async fn list_pod_sandbox_metrics(
         &self,
         _: Request<cri::ListPodSandboxMetricsRequest>,
     ) -> Result<Response<cri::ListPodSandboxMetricsResponse>, Status> {
-        Ok(Response::new(cri::ListPodSandboxMetricsResponse::default()))
+        Err(Status::unimplemented(NO_METRICS))
     }
 
     async fn runtime_config(

@@ -7,10 +7,14 @@ use serde::Serialize;
 
 use crate::pod_cidrs::PodCidrs;
 
+/// The plugin for ports of the host.
+pub(super) const PORTMAP: &str = "portmap";
+
 /// Which CNI configuration the runtime makes of the node's podCIDR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Template {
-    /// A list like the example in containerd's documentation: bridge `cni0`, one range for each address family.
+    /// A list like the example in containerd's documentation: bridge `cni0`, one range for each
+    /// address family, and portmap, if it is there, for the ports of the host that pods ask for.
     #[default]
     Containerd,
     /// What Kubernetes' kubenet passed to the bridge plugin, member for member.
@@ -37,14 +41,25 @@ impl Template {
     /// # Errors
     ///
     /// None that serde_json can have with these types; the signature is its own.
-    pub fn render(self, cidrs: &PodCidrs) -> serde_json::Result<String> {
+    pub fn render(self, cidrs: &PodCidrs, host_ports: HostPorts) -> serde_json::Result<String> {
         let mut text = match self {
-            Self::Containerd => serde_json::to_string_pretty(&ContainerdList::new(cidrs)),
+            Self::Containerd => {
+                serde_json::to_string_pretty(&ContainerdList::new(cidrs, host_ports))
+            }
             Self::Kubenet => serde_json::to_string_pretty(&Kubenet::new(cidrs)),
         }?;
         text.push('\n');
         Ok(text)
     }
+}
+
+/// Whether pods can have ports of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPorts {
+    /// By the plugin portmap.
+    Portmap,
+    /// There is no such plugin, or no port that could lead anywhere.
+    None,
 }
 
 #[derive(Serialize)]
@@ -73,7 +88,26 @@ struct Range {
 struct ContainerdList {
     cni_version: &'static str,
     name: &'static str,
-    plugins: [ContainerdBridge; 1],
+    plugins: Vec<ContainerdPlugin>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ContainerdPlugin {
+    Bridge(ContainerdBridge),
+    Portmap(Portmap),
+}
+
+#[derive(Serialize)]
+struct Portmap {
+    r#type: &'static str,
+    capabilities: PortMappings,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PortMappings {
+    port_mappings: bool,
 }
 
 #[derive(Serialize)]
@@ -95,23 +129,32 @@ struct ContainerdIpam {
 }
 
 impl ContainerdList {
-    fn new(cidrs: &PodCidrs) -> Self {
+    fn new(cidrs: &PodCidrs, host_ports: HostPorts) -> Self {
+        let bridge = ContainerdPlugin::Bridge(ContainerdBridge {
+            r#type: "bridge",
+            bridge: "cni0",
+            is_gateway: true,
+            // Masquerading would rewrite the source of pod traffic to other nodes, which host-gw
+            // routes carry as it is.
+            ip_masq: false,
+            promisc_mode: true,
+            ipam: ContainerdIpam {
+                r#type: "host-local",
+                ranges: cidrs.iter().map(|net| [Range { subnet: *net }]).collect(),
+                routes: cidrs.iter().map(Route::default_of).collect(),
+            },
+        });
+        let portmap = ContainerdPlugin::Portmap(Portmap {
+            r#type: PORTMAP,
+            capabilities: PortMappings {
+                port_mappings: true,
+            },
+        });
+        let chained = (host_ports == HostPorts::Portmap).then_some(portmap);
         Self {
             cni_version: "1.0.0",
             name: "containerd-net",
-            plugins: [ContainerdBridge {
-                r#type: "bridge",
-                bridge: "cni0",
-                is_gateway: true,
-                // Masquerading would rewrite the source of pod traffic to other nodes, which host-gw routes carry as it is.
-                ip_masq: false,
-                promisc_mode: true,
-                ipam: ContainerdIpam {
-                    r#type: "host-local",
-                    ranges: cidrs.iter().map(|net| [Range { subnet: *net }]).collect(),
-                    routes: cidrs.iter().map(Route::default_of).collect(),
-                },
-            }],
+            plugins: [bridge].into_iter().chain(chained).collect(),
         }
     }
 }
@@ -184,7 +227,8 @@ mod tests {
     use super::*;
 
     fn render(template: Template, cidrs: &str) -> String {
-        template.render(&cidrs.parse().unwrap()).unwrap()
+        let cidrs = cidrs.parse().unwrap();
+        template.render(&cidrs, HostPorts::None).unwrap()
     }
 
     #[test]
@@ -269,6 +313,18 @@ mod tests {
             render(Template::Containerd, "10.244.1.0/24,fd00:1::/64"),
             want
         );
+    }
+
+    #[test]
+    fn containerd_chains_portmap_where_it_is_there() {
+        let cidrs = "10.244.1.0/24".parse().unwrap();
+        let text = Template::Containerd.render(&cidrs, HostPorts::Portmap);
+        let list: serde_json::Value = serde_json::from_str(&text.unwrap()).unwrap();
+        assert_eq!(
+            list["plugins"][1],
+            serde_json::json!({"type": "portmap", "capabilities": {"portMappings": true}})
+        );
+        assert_eq!(list["plugins"].as_array().unwrap().len(), 2);
     }
 
     #[test]

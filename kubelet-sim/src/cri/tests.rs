@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use podplane_client::endpoint;
-use podplane_cni::{netlink::Netlink, netns};
+use podplane_cni::{netlink::Netlink, netns, sysctl};
 use podplane_proto::cri as wire;
 use podplane_proto::cri::{
     NamespaceMode, RunPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
@@ -509,6 +509,142 @@ async fn what_needs_containers_is_answered_clearly() {
     server.end().await;
 }
 
+/// A plugin that answers as an IPAM plugin, and notes what it was given.
+fn recorder(dir: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let program = dir.join("recorder");
+    let script = format!(
+        r#"#!/bin/sh
+{{ cat; echo; }} > {}/$CNI_COMMAND
+[ $CNI_COMMAND = DEL ] || echo '{{"cniVersion": "1.0.0", "ips": [{{"address": "10.7.0.9/24"}}]}}'
+"#,
+        dir.display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test]
+async fn plugins_get_the_capabilities_that_they_declare_and_a_del_gets_the_same() {
+    let plugins = tempfile::tempdir().unwrap();
+    recorder(plugins.path());
+    let (mut server, mut client) = Server::start(plugins.path()).await;
+    configure(&mut client, "10.7.0.0/24,fd07::/64")
+        .await
+        .unwrap();
+    let list = serde_json::json!({"cniVersion": "1.0.0", "name": "own", "plugins": [{
+        "type": "recorder", "ipam": {"type": "recorder"},
+        "capabilities": {"portMappings": true, "bandwidth": true, "dns": true, "ipRanges": true,
+            "io.kubernetes.cri.pod-annotations": true, "cgroupPath": false},
+    }]});
+    let first = server.node().net_d().join("00-own.conflist");
+    fs::write(first, list.to_string()).unwrap();
+
+    let mut wanted = request("a", 0, NamespaceMode::Pod);
+    let config = wanted.config.as_mut().unwrap();
+    config.port_mappings.push(wire::PortMapping {
+        container_port: 80,
+        host_port: 8080,
+        ..wire::PortMapping::default()
+    });
+    let annotation = ("kubernetes.io/ingress-bandwidth", "1M");
+    config.annotations = [annotation].map(|(k, v)| (k.into(), v.into())).into();
+    config.dns_config = Some(wire::DnsConfig {
+        servers: vec!["10.96.0.10".into()],
+        searches: vec!["svc".into()],
+        options: vec![],
+    });
+    config.linux.as_mut().unwrap().cgroup_parent = "/kubepods".into();
+    let id = client.run_pod_sandbox(wanted).await.unwrap();
+    let id = id.into_inner().pod_sandbox_id;
+    let given = |command: &str| -> serde_json::Value {
+        let text = fs::read(plugins.path().join(command)).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&text).unwrap()["runtimeConfig"].clone()
+    };
+    let want = serde_json::json!({
+        "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
+        "bandwidth": {"ingressRate": 1_000_000, "ingressBurst": u32::MAX},
+        "dns": {"servers": ["10.96.0.10"], "searches": ["svc"], "options": []},
+        "ipRanges": [[{"subnet": "10.7.0.0/24"}], [{"subnet": "fd07::/64"}]],
+        "io.kubernetes.cri.pod-annotations": {"kubernetes.io/ingress-bandwidth": "1M"},
+    });
+    assert_eq!(given("ADD"), want, "cgroupPath is not declared");
+    server.end().await;
+
+    // What is remembered counts, not what the node has become.
+    let mut client = server.launch().await;
+    configure(&mut client, "10.8.0.0/24").await.unwrap();
+    remove(&mut client, &id).await;
+    assert_eq!(given("DEL"), want);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_had_are_refused() {
+    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    configure(&mut client, "10.1.0.0/24").await.unwrap();
+    let mut refused = async |change: &dyn Fn(&mut RunPodSandboxRequest)| {
+        let mut wanted = request("a", 0, NamespaceMode::Pod);
+        change(&mut wanted);
+        let error = client.run_pod_sandbox(wanted).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        error.message().to_owned()
+    };
+    let handler = refused(&|wanted| wanted.runtime_handler = "gvisor".into()).await;
+    assert!(handler.contains("no runtime for \"gvisor\" is configured"));
+    let kernel = refused(&|wanted| *wanted = with_sysctl(NamespaceMode::Pod, "kernel.msgmax"));
+    assert!(kernel.await.contains("kernel.msgmax"));
+    let hosts = refused(&|wanted| *wanted = with_sysctl(NamespaceMode::Node, SOMAXCONN));
+    assert!(hosts.await.contains("for the whole node"));
+    let ledger = refused(&|wanted| *wanted = with_sysctl(NamespaceMode::Pod, SOMAXCONN));
+    assert!(ledger.await.contains("--network ledger"));
+    let dns = refused(&|wanted| {
+        let dns_config = wire::DnsConfig {
+            servers: vec!["1.1.1.1\noptions x".into()],
+            ..wire::DnsConfig::default()
+        };
+        wanted.config.as_mut().unwrap().dns_config = Some(dns_config);
+    });
+    assert!(dns.await.contains("config.dns_config.servers"));
+    let hostname = refused(&|wanted| wanted.config.as_mut().unwrap().hostname = "a b".into());
+    assert!(hostname.await.contains("config.hostname"));
+    assert!(server.leased().is_empty());
+    server.end().await;
+}
+
+const SOMAXCONN: &str = "net.core.somaxconn";
+
+fn with_sysctl(mode: NamespaceMode, name: &str) -> RunPodSandboxRequest {
+    let mut wanted = request("a", 0, mode);
+    let linux = wanted.config.as_mut().unwrap().linux.as_mut().unwrap();
+    linux.sysctls = [(name.to_owned(), "1234".to_owned())].into();
+    wanted
+}
+
+#[tokio::test]
+async fn metrics_are_unimplemented_and_verbose_status_has_the_cni_result() {
+    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    configure(&mut client, "10.1.0.0/24").await.unwrap();
+    let descriptors = client.list_metric_descriptors(wire::ListMetricDescriptorsRequest {});
+    assert_eq!(descriptors.await.unwrap_err().code(), Code::Unimplemented);
+    let metrics = client.list_pod_sandbox_metrics(wire::ListPodSandboxMetricsRequest {});
+    assert_eq!(metrics.await.unwrap_err().code(), Code::Unimplemented);
+
+    let id = run_pod(&mut client, "a").await.unwrap();
+    let inspect = wire::PodSandboxStatusRequest {
+        pod_sandbox_id: id,
+        verbose: true,
+    };
+    let answer = client.pod_sandbox_status(inspect).await.unwrap();
+    let info: serde_json::Value = serde_json::from_str(&answer.into_inner().info["info"]).unwrap();
+    let eth0 = &info["cniResult"]["Interfaces"]["eth0"]["IPConfigs"];
+    assert_eq!(
+        *eth0,
+        serde_json::json!([{"IP": "10.1.0.2", "Gateway": "10.1.0.1"}])
+    );
+    server.end().await;
+}
+
 #[tokio::test]
 async fn kernel_mode_serves_one_node() {
     let (mut server, _) = Server::start(&own_plugins()).await;
@@ -628,6 +764,105 @@ async fn a_pod_has_a_namespace_behind_its_nodes_bridge() {
     run_pod(&mut client, "c").await.unwrap();
     assert_eq!(bridge(&kernel).unwrap(), ["10.9.2.1/24"]);
     kernel.0.end().await;
+}
+
+#[tokio::test]
+async fn sysctls_are_set_in_the_sandboxs_namespace_alone() {
+    if !is_root() {
+        return;
+    }
+    let mut kernel = Kernel::prepare();
+    let mut client = kernel.0.launch().await;
+    configure(&mut client, "10.9.0.0/24").await.unwrap();
+    let before = sysctl::read_in(kernel.node_netns(), "net/core/somaxconn").unwrap();
+    let wanted = with_sysctl(NamespaceMode::Pod, SOMAXCONN);
+    let id = client.run_pod_sandbox(wanted).await.unwrap().into_inner();
+    let pod = kernel.pod_netns(&id.pod_sandbox_id);
+    assert_eq!(sysctl::read_in(&pod, "net/core/somaxconn").unwrap(), "1234");
+    let after = sysctl::read_in(kernel.node_netns(), "net/core/somaxconn");
+    assert_eq!(after.unwrap(), before);
+
+    // One that the kernel does not have: the pod has no sandbox then, and no address.
+    let mut missing = with_sysctl(NamespaceMode::Pod, "net.core.no_such_key");
+    let config = missing.config.as_mut().unwrap();
+    config.metadata.as_mut().unwrap().uid = "b".into();
+    let refused = client.run_pod_sandbox(missing).await.unwrap_err();
+    assert!(
+        refused.message().contains("net/core/no_such_key"),
+        "{refused}"
+    );
+    assert_eq!(kernel.0.leased(), ["10.9.0.2"]);
+    kernel.0.end().await;
+}
+
+/// Runs a server whose plugins work in the namespace of the server itself, which is one of its own.
+fn in_own_namespace(work: impl AsyncFn(&mut Server) + Send) {
+    let dir = tempfile::tempdir().unwrap();
+    let netns = dir.path().join("machine");
+    netns::create(&netns).unwrap();
+    netns::in_netns(&netns, move || {
+        // One thread, which plugins are started by.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut server = Server::prepare(&own_plugins());
+            server.config.nodes.truncate(1);
+            server.config.network = NetworkMode::Kernel;
+            work(&mut server).await;
+            for path in netns::list(&server.config.netns_dir).unwrap() {
+                netns::remove(&path).unwrap();
+            }
+        });
+    })
+    .unwrap();
+    netns::remove(&netns).unwrap();
+}
+
+#[test]
+fn an_idle_bridge_of_an_old_block_goes_without_a_namespace_of_the_node_too() {
+    if !is_root() {
+        return;
+    }
+    in_own_namespace(async |server| {
+        let bridge = || {
+            let mut netlink = Netlink::open().unwrap();
+            let link = netlink.link("cni0").unwrap()?;
+            let addresses = netlink.addresses(link.index).unwrap();
+            let mut v4 = addresses.iter().filter(|a| a.net.addr().is_ipv4());
+            v4.next().map(|address| address.net.to_string())
+        };
+        let mut client = server.launch().await;
+        configure(&mut client, "10.9.0.0/24").await.unwrap();
+        let id = run_pod(&mut client, "a").await.unwrap();
+        assert_eq!(bridge().as_deref(), Some("10.9.0.1/24"));
+        configure(&mut client, "10.9.1.0/24").await.unwrap();
+        assert_eq!(bridge().as_deref(), Some("10.9.0.1/24"), "it has a pod");
+        remove(&mut client, &id).await;
+        assert_eq!(bridge(), None, "the last pod took it along");
+        let id = run_pod(&mut client, "b").await.unwrap();
+        remove(&mut client, &id).await;
+        assert_eq!(bridge().as_deref(), Some("10.9.1.1/24"));
+        configure(&mut client, "10.9.2.0/24").await.unwrap();
+        assert_eq!(bridge(), None);
+
+        // A bridge of others that has the name stays, whatever its address.
+        let mut netlink = Netlink::open().unwrap();
+        let foreign = podplane_cni::netlink::Bridge {
+            name: "cni0",
+            ..Default::default()
+        };
+        let create = podplane_cni::netlink::Request::create_bridge(&foreign);
+        netlink.execute([create]).unwrap();
+        let index = netlink.link("cni0").unwrap().unwrap().index;
+        let address = "10.88.0.1/16".parse().unwrap();
+        let address = podplane_cni::netlink::Request::add_address(index, address);
+        netlink.execute([address]).unwrap();
+        configure(&mut client, "10.9.3.0/24").await.unwrap();
+        assert_eq!(bridge().as_deref(), Some("10.88.0.1/16"));
+        server.end().await;
+    });
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ pub mod plan;
 pub mod pods;
 pub mod routes;
 pub mod runtime;
+mod sandbox_config;
 pub mod service;
 pub mod status;
 mod trace;

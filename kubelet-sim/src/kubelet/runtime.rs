@@ -2,20 +2,20 @@
 
 use std::collections::HashMap;
 
-use podplane_api::{Object as _, ObjectKey, core::Pod, jiff::Timestamp, pod_ips::is_host_network};
+use podplane_api::{ObjectKey, core::Pod, jiff::Timestamp};
 use podplane_client::{Traced, traced};
 use podplane_proto::cri::{
     self, PodSandboxFilter, PodSandboxStateValue, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{Status, transport::Channel};
 
-use super::{metrics::Metrics, plan::Sandbox, status::ReadySandbox};
+use super::{
+    metrics::Metrics,
+    plan::Sandbox,
+    sandbox_config::{self, UID_LABEL},
+    status::ReadySandbox,
+};
 use crate::PodCidrs;
-
-/// The label by which a pod's sandboxes are found; the others tell people whose they are. All are Kubernetes'.
-const UID_LABEL: &str = "io.kubernetes.pod.uid";
-const NAME_LABEL: &str = "io.kubernetes.pod.name";
-const NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
 
 /// The runtime of one node. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -198,10 +198,9 @@ impl Runtime {
     ///
     /// The runtime's.
     pub async fn run(&self, pod: &Pod) -> Result<String, Status> {
-        let request = cri::RunPodSandboxRequest {
-            config: Some(sandbox_config(pod)),
-            runtime_handler: String::new(),
-        };
+        // A node without the file has no servers of its own.
+        let resolv_conf = tokio::fs::read_to_string(sandbox_config::NODE_RESOLV_CONF).await;
+        let request = sandbox_config::request(pod, &resolv_conf.unwrap_or_default());
         let mut client = self.client.clone();
         let call = client.run_pod_sandbox(request);
         let answer = self.metrics.call("run_podsandbox", call).await?;
@@ -267,53 +266,6 @@ fn attachment_text(ips: &str, record: &serde_json::Value) -> String {
     match network["config"]["name"].as_str() {
         Some(name) => format!("Add {what} [{ips}] from {name} ({})", executed.join(", ")),
         None => format!("Add {what} [{ips}]"),
-    }
-}
-
-fn sandbox_config(pod: &Pod) -> cri::PodSandboxConfig {
-    let mode = if is_host_network(pod) {
-        cri::NamespaceMode::Node
-    } else {
-        cri::NamespaceMode::Pod
-    };
-    let options = cri::NamespaceOption {
-        network: mode.into(),
-        ..cri::NamespaceOption::default()
-    };
-    let context = cri::LinuxSandboxSecurityContext {
-        namespace_options: Some(options),
-        ..cri::LinuxSandboxSecurityContext::default()
-    };
-    let own_labels = [
-        (NAME_LABEL, pod.name()),
-        (NAMESPACE_LABEL, pod.namespace()),
-        (UID_LABEL, pod.uid()),
-    ];
-    let labels = pod.metadata.labels.clone().unwrap_or_default().into_iter();
-    let own_labels = own_labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let hostname = pod.spec.as_ref().and_then(|spec| spec.hostname.clone());
-    cri::PodSandboxConfig {
-        metadata: Some(cri::PodSandboxMetadata {
-            name: pod.name().into(),
-            uid: pod.uid().into(),
-            namespace: pod.namespace().into(),
-            // Earlier sandboxes of the pod are removed before it gets another, so the number is free.
-            attempt: 0,
-        }),
-        hostname: hostname.unwrap_or_else(|| pod.name().into()),
-        labels: labels.chain(own_labels).collect(),
-        annotations: pod
-            .metadata
-            .annotations
-            .clone()
-            .unwrap_or_default()
-            .into_iter()
-            .collect(),
-        linux: Some(cri::LinuxPodSandboxConfig {
-            security_context: Some(context),
-            ..cri::LinuxPodSandboxConfig::default()
-        }),
-        ..cri::PodSandboxConfig::default()
     }
 }
 
