@@ -6,7 +6,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "unshare(2) can take file descriptors from under other threads; only mount and user namespaces are unshared here"
+    reason = "unshare(2) can take file descriptors from under other threads; only mount, user and host name namespaces are unshared here"
 )]
 
 use std::{
@@ -19,7 +19,7 @@ use std::{
 use anyhow::Context as _;
 use podplane_cni::netns;
 use rustix::{
-    mount::{MountFlags, MountPropagationFlags},
+    mount::{MountFlags, MountPropagationFlags, UnmountFlags},
     process::{getegid, geteuid},
     thread::{LinkNameSpaceType, UnshareFlags},
 };
@@ -86,6 +86,49 @@ pub(crate) fn join(pid: i32) -> anyhow::Result<()> {
             "enter the namespaces of the cluster (process {pid}), which its user and root can do"
         )
     })
+}
+
+/// Gives the process, which must have one thread, host name and mount namespaces of its own, in
+/// which it has this host name, unless it is empty, and these files in place of the machine's.
+/// `scratch` is an empty directory, and is one again afterwards.
+pub(crate) fn assume_identity(
+    hostname: &str,
+    files: &[(&str, String)],
+    scratch: &Path,
+) -> anyhow::Result<()> {
+    unshare(UnshareFlags::NEWUTS | UnshareFlags::NEWNS)
+        .context("failed to make host name and mount namespaces (unshare)")?;
+    rustix::mount::mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )
+    .context("failed to detach the mount namespace from the cluster's")?;
+    if !hostname.is_empty() {
+        rustix::system::sethostname(hostname.as_bytes())
+            .with_context(|| format!("failed to set the host name {hostname}"))?;
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("tmpfs", scratch, "tmpfs", flags, c"mode=0755")
+        .with_context(|| format!("failed to mount a tmpfs on {}", scratch.display()))?;
+    for (index, (target, text)) in files.iter().enumerate() {
+        let file = scratch.join(index.to_string());
+        let place = || -> io::Result<()> {
+            fs::write(&file, text)?;
+            Ok(rustix::mount::mount_bind(&file, *target)?)
+        };
+        match place() {
+            // There is nothing to mount it on, and a file of the machine is not made for it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                anstream::eprintln!("note: this machine has no {target}, so the pod has none");
+            }
+            placed => {
+                placed.with_context(|| format!("failed to put the pod's {target} in place"))?
+            }
+        }
+    }
+    // The files stay where they are bound.
+    rustix::mount::unmount(scratch, UnmountFlags::DETACH)
+        .with_context(|| format!("failed to unmount {}", scratch.display()))
 }
 
 /// Moves the calling thread into a pod's network namespace.

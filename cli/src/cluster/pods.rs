@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf};
 
 use anyhow::Context as _;
 use podplane_api::{Object as _, core::Pod};
-use podplane_kubelet::cri::record::{Record, State};
+use podplane_kubelet::cri::record::{PodNetwork, Record, State};
 
 use super::{
     data_dir::{DataDir, Running},
@@ -35,6 +35,11 @@ pub(crate) fn not_running(dir: &DataDir) -> String {
 
 /// The name of a pod's network namespace. The calling process must have entered the cluster.
 pub(crate) fn netns(dir: &DataDir, pod: &Pod) -> anyhow::Result<PathBuf> {
+    Ok(sandbox(dir, pod)?.1.netns)
+}
+
+/// A pod's sandbox that is ready, and its network.
+pub(crate) fn sandbox(dir: &DataDir, pod: &Pod) -> anyhow::Result<(Record, PodNetwork)> {
     let name = pod.key();
     let spec = pod.spec.clone().unwrap_or_default();
     anyhow::ensure!(
@@ -50,10 +55,11 @@ pub(crate) fn netns(dir: &DataDir, pod: &Pod) -> anyhow::Result<PathBuf> {
         .filter(|record| record.metadata.uid == pod.uid())
         .collect();
     own.sort_by_key(|record| record.metadata.attempt);
-    let network = own.pop().and_then(|record| record.network);
-    Ok(network
-        .with_context(|| format!("pod {name} has no sandbox that is ready"))?
-        .netns)
+    let ready = own.pop().and_then(|record| {
+        let network = record.network.clone()?;
+        Some((record, network))
+    });
+    ready.with_context(|| format!("pod {name} has no sandbox that is ready"))
 }
 
 /// The sandboxes of a node that its CRI server says are ready; absent if this cluster has no such node.

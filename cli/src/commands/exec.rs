@@ -1,4 +1,5 @@
-//! `exec`: a program of this machine in a pod's network namespace.
+//! `exec`: a program of this machine in a pod's network namespace, with the pod's host name and
+//! resolver.
 
 use std::{
     ffi::OsString,
@@ -8,6 +9,7 @@ use std::{
 };
 
 use podplane_api::core::Pod;
+use podplane_kubelet::cri::record::Record;
 
 use super::NamespaceArgs;
 use crate::{
@@ -22,7 +24,8 @@ const NOT_EXECUTABLE: u8 = 126;
 
 /// Run a program of this machine in a pod's network namespace
 ///
-/// No container runs in a pod here, so there is nothing to enter but its network. Exits with the program's code.
+/// The program has the pod's network, host name and /etc/resolv.conf; all else is this machine's,
+/// since no container runs in a pod here. Exits with the program's code.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane exec web-0 -- ip address\n  podplane exec web-0 -- ping -c 1 10.244.1.2"
@@ -48,7 +51,19 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             .namespaced::<Pod>(args.namespace.namespace.as_str());
         Ok(pods.get(&args.pod).await?)
     })?;
-    namespaces::enter_netns(&pods::netns(&dir, &pod)?)?;
+    let (sandbox, network) = pods::sandbox(&dir, &pod)?;
+    namespaces::enter_netns(&network.netns)?;
+    let Record { hostname, dns, .. } = sandbox;
+    let named = Some(format!("{hostname}\n")).filter(|_| !hostname.is_empty());
+    let files = [
+        ("/etc/hostname", named),
+        ("/etc/resolv.conf", dns.map(|dns| dns.to_string())),
+    ];
+    let files: Vec<_> = files
+        .into_iter()
+        .filter_map(|(path, text)| Some((path, text?)))
+        .collect();
+    namespaces::assume_identity(&hostname, &files, &dir.run())?;
     let Some((program, rest)) = args.command.split_first() else {
         return Ok(ExitCode::from(NOT_FOUND));
     };
