@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use podplane_client::{ApiError, Client, Endpoint};
 use tokio::runtime;
 
-use crate::cluster::trust;
+use crate::cluster::{data_dir::DataDir, launch, trust};
 
 /// Flags of every command.
 #[derive(Debug, clap::Args)]
@@ -102,6 +102,31 @@ impl Global {
     /// A client of that server. Call it inside [`block_on`].
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::connect(&self.server()?)?)
+    }
+}
+
+impl Global {
+    /// Runs work that waits for the cluster; fails at once if the one of the data directory ends meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The work's, or that the cluster ended.
+    pub(crate) async fn while_running<T>(
+        &self,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let dir = DataDir::new(&self.data_dir)?;
+        if self.names_server() || !dir.is_locked()? {
+            return work.await;
+        }
+        // The end of the cluster is only waited for, and the work is given up with it.
+        tokio::select! {
+            done = work => done,
+            ended = launch::ended(&dir) => {
+                ended?;
+                anyhow::bail!("the cluster in {} ended meanwhile", dir.path().display())
+            }
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use clap::{Parser, Subcommand};
 use rustix::{fs::Mode, process::umask};
 
 use crate::{
-    cluster::trust,
+    cluster::{limits, trust},
     commands::{
         apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, health,
         kubeconfig, node, ping, plan, plugins, replay, restart, run, service, status, store, test,
@@ -128,6 +128,9 @@ fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
     // Of what is written into a data directory, nothing may be changed by others, whatever the user's habit is.
     umask(umask(OTHERS_WRITE) | OTHERS_WRITE);
+    if let Err(error) = limits::report_file_size() {
+        return report::failure(&anyhow::Error::new(error).context("failed to handle SIGXFSZ"));
+    }
     let done = Global::try_from(global)
         .and_then(|global| dispatch(command, &global).map_err(|error| global.locate(error)));
     done.unwrap_or_else(|error| report::failure(&error))

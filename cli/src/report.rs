@@ -1,9 +1,15 @@
 //! How a command ends: once, in words, with an exit code.
 
-use std::{fmt, process::ExitCode};
+use std::{
+    fmt,
+    io::{self, ErrorKind},
+    process::ExitCode,
+};
 
 use anstyle::{AnsiColor, Style};
 use podplane_client::{ApiError, Reason};
+
+use crate::cluster::limits;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
@@ -61,6 +67,23 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
 /// Prints the error, with what caused it. For a command that goes on with its other work and fails at the end.
 pub(crate) fn print(error: &anyhow::Error) {
     anstream::eprintln!("{}", Report(error));
+    if let Some(limits) = hits_limit(error).then(limits::limits).flatten() {
+        anstream::eprintln!("note: processes here have {limits}");
+    }
+}
+
+/// Whether the error is one of those that limits of the shell lead to.
+fn hits_limit(error: &anyhow::Error) -> bool {
+    let io = |error: &(dyn std::error::Error + 'static)| {
+        error.downcast_ref::<io::Error>().map(io::Error::kind)
+    };
+    let mut kinds = Unusable::inner(error).chain().filter_map(io);
+    let limited = [
+        ErrorKind::FileTooLarge,
+        ErrorKind::OutOfMemory,
+        ErrorKind::WouldBlock,
+    ];
+    kinds.any(|kind| limited.contains(&kind))
 }
 
 /// `error: …`, or the server's own words as kubectl prints them, and a line for each cause.

@@ -3,12 +3,13 @@
 use std::{
     fs::{self, DirBuilder, File, Permissions, TryLockError},
     io,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::Context as _;
-use podplane_kubelet::node_dir::write_atomically;
+use podplane_kubelet::node_dir::{write_atomically, write_volatile};
 use podplane_telemetry::server::MAX_SOCKET_PATH;
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ const FORMAT: &str = "1";
 
 /// Room for `/nodes/NAME/cri.sock` of a node that `up` names.
 const LONGEST_SOCKET: usize = "/nodes/node-9999/cri.sock".len();
+
+/// How often a supervisor looks whether its directory is still there.
+const REMOVAL_LOOK: Duration = Duration::from_millis(500);
 
 /// The directory of one cluster.
 ///
@@ -92,10 +96,11 @@ impl DataDir {
             fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
             trust::tree(&self.0)?;
         } else {
-            // Somebody may have put disks there for these.
+            // Somebody may have put disks there for these. The last is left by a start that was
+            // killed.
             let is_ours = |entry: io::Result<fs::DirEntry>| {
                 entry.is_ok_and(|entry| {
-                    ["nodes", "store"]
+                    ["nodes", "store", "VERSION.new"]
                         .iter()
                         .any(|own| entry.file_name() == *own)
                 })
@@ -105,9 +110,13 @@ impl DataDir {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => true,
                 Err(error) => return Err(error).with_context(name_it),
             };
+            if !is_empty {
+                self.ensure_no_remains()?;
+            }
             anyhow::ensure!(
                 is_empty,
-                "{} is not empty and has no file VERSION: it is no data directory of podplane",
+                "{} is not empty and not a data directory of podplane (it has no file VERSION): name \
+                 another with --data-dir",
                 self.0.display()
             );
             DirBuilder::new()
@@ -136,12 +145,37 @@ impl DataDir {
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
         };
         anyhow::ensure!(
+            !text.trim().is_empty(),
+            "{} is empty, as after a power failure: if this version of podplane wrote the directory, \
+             restore the file with `echo {FORMAT} > {}`; else take another --data-dir",
+            path.display(),
+            path.display()
+        );
+        anyhow::ensure!(
             text.trim() == FORMAT,
             "{} has data of format {:?}, and this podplane reads format {FORMAT:?}: use the podplane that wrote it, or another --data-dir",
             self.0.display(),
             text.trim()
         );
         Ok(true)
+    }
+
+    /// Fails if the directory has files of a cluster and no file VERSION.
+    ///
+    /// # Errors
+    ///
+    /// With what to do.
+    pub(crate) fn ensure_no_remains(&self) -> anyhow::Result<()> {
+        let mut known = ["cluster.json", "supervisor.json", "control.sock"].into_iter();
+        let Some(found) = known.find(|name| self.0.join(name).exists()) else {
+            return Ok(());
+        };
+        let dir = self.0.display();
+        anyhow::bail!(
+            "{dir} has the data of a cluster ({found}), and the file VERSION that says its format is \
+             missing: if this version of podplane wrote it, restore the file with `echo {FORMAT} > \
+             {dir}/VERSION`; else take another --data-dir"
+        )
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -178,22 +212,114 @@ impl DataDir {
 
     /// What is kept; absent before the first start.
     pub(crate) fn record(&self) -> anyhow::Result<Option<Record>> {
-        read_json(&self.0.join("cluster.json"))
+        read_json(&self.record_file()).with_context(|| {
+            format!(
+                "the flags and nodes of the cluster in {} cannot be read: restore the file, or remove the \
+                 cluster with `podplane down --purge`",
+                self.0.display()
+            )
+        })
+    }
+
+    /// [`DataDir::record`] for a start, which needs it if nodes of an earlier start have left data: without
+    /// it, they would be given other addresses than those that are in use there.
+    ///
+    /// # Errors
+    ///
+    /// If it is missing or broken; with what to do.
+    pub(crate) fn record_to_start(&self) -> anyhow::Result<Option<Record>> {
+        let record = self.record()?;
+        if record.is_none()
+            && let Some(node) = self.node_with_data()?
+        {
+            let dir = self.0.display();
+            anyhow::bail!(
+                "{dir} has data of node {node} and no cluster.json, which has the cluster's flags and \
+                 nodes: restore cluster.json from a copy; or, if the nodes may lose their pods' networks, \
+                 remove {dir}/nodes and start with the flags that the cluster had; or remove all of it \
+                 with `podplane down --purge --data-dir {dir}`"
+            );
+        }
+        Ok(record)
+    }
+
+    /// A node with network configuration, allocations or sandboxes.
+    fn node_with_data(&self) -> anyhow::Result<Option<String>> {
+        let has_entries =
+            |dir: &Path| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+        let nodes = match fs::read_dir(self.nodes()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            nodes => nodes.with_context(|| format!("read {}", self.nodes().display()))?,
+        };
+        for node in nodes.flatten() {
+            let kept = ["net.d", "networks", "sandboxes"];
+            if kept.iter().any(|name| has_entries(&node.path().join(name))) {
+                return Ok(Some(node.file_name().to_string_lossy().into_owned()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn record_file(&self) -> PathBuf {
+        self.0.join("cluster.json")
+    }
+
+    /// Writes the record if it was removed.
+    pub(crate) fn restore_record(&self, record: &Record) -> anyhow::Result<()> {
+        match self.record_file().exists() {
+            true => Ok(()),
+            false => self.write_record(record),
+        }
     }
 
     pub(crate) fn write_record(&self, record: &Record) -> anyhow::Result<()> {
-        self.write_json("cluster.json", record)
+        self.write_json("cluster.json", record, write_atomically)
     }
 
     pub(crate) fn write_running(&self, running: &Running) -> anyhow::Result<()> {
-        self.write_json("supervisor.json", running)
+        self.write_json("supervisor.json", running, write_volatile)
     }
 
-    fn write_json(&self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
+    fn write_json(
+        &self,
+        name: &str,
+        value: &impl Serialize,
+        write: fn(&Path, &[u8]) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
         let path = self.0.join(name);
         let mut text = serde_json::to_vec_pretty(value).context("encode JSON")?;
         text.push(b'\n');
-        write_atomically(&path, &text).with_context(|| format!("write {}", path.display()))
+        write(&path, &text).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Waits until the lock that a supervisor has is no longer this directory's: it was removed, or
+    /// replaced. Nothing of the cluster can be found any more then, and another may be started
+    /// here.
+    pub(crate) async fn gone(&self, lock: &File) {
+        let mut looks = tokio::time::interval(REMOVAL_LOOK);
+        while !self.is_gone(lock) {
+            looks.tick().await;
+        }
+    }
+
+    /// Whether `lock` is no longer the lock of this directory.
+    pub(crate) fn is_gone(&self, lock: &File) -> bool {
+        match (fs::metadata(self.0.join("lock")), lock.metadata()) {
+            (Ok(there), Ok(own)) => (there.dev(), there.ino()) != (own.dev(), own.ino()),
+            (Err(error), _) => matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ),
+            (_, Err(_)) => false,
+        }
+    }
+
+    /// The error of a cluster that ended because its directory is gone.
+    pub(crate) fn removed(&self) -> anyhow::Error {
+        anyhow::anyhow!(
+            "the data directory {} was removed or replaced while the cluster ran; the cluster has ended",
+            self.0.display()
+        )
     }
 
     /// Becomes the directory's supervisor; absent if there is one already. Ends with the file that is returned.
@@ -286,7 +412,7 @@ impl DataDir {
         if self.is_ours()? {
             fs::remove_dir_all(&self.0).with_context(|| format!("remove {}", self.0.display()))?;
         }
-        Ok(())
+        self.ensure_no_remains()
     }
 }
 
@@ -388,6 +514,69 @@ mod tests {
         let error = dir.prepare().unwrap_err().to_string();
         assert!(error.contains(r#"has data of format "2""#), "{error}");
         assert!(dir.purge().is_err() && dir.path().exists());
+    }
+
+    #[test]
+    fn broken_and_missing_versions_say_what_to_do() {
+        let (_keep, dir) = dir();
+        dir.prepare().unwrap();
+        let version = dir.path().join("VERSION");
+        fs::write(&version, "").unwrap();
+        let error = dir.prepare().unwrap_err().to_string();
+        assert!(
+            error.contains("VERSION is empty") && error.contains("echo 1 >"),
+            "{error}"
+        );
+        fs::remove_file(&version).unwrap();
+        let (record, _) = Record::next(None, settings(1));
+        dir.write_record(&record).unwrap();
+        for error in [dir.prepare().unwrap_err(), dir.purge().unwrap_err()] {
+            let error = error.to_string();
+            assert!(
+                error.contains("VERSION") && error.contains("echo 1 >"),
+                "{error}"
+            );
+        }
+        assert!(dir.path().exists());
+    }
+
+    #[test]
+    fn a_start_without_cluster_json_leaves_data_of_nodes_alone() {
+        let (_keep, dir) = dir();
+        dir.prepare().unwrap();
+        // As a start that failed leaves it.
+        let node = dir.nodes().join("node-1");
+        fs::create_dir_all(node.join("sandboxes")).unwrap();
+        assert_eq!(dir.record_to_start().unwrap(), None);
+        for (subdirectory, file) in [("net.d", "10-x.conflist"), ("sandboxes", "0.json")] {
+            fs::create_dir_all(node.join(subdirectory)).unwrap();
+            let file = node.join(subdirectory).join(file);
+            fs::write(&file, "{}").unwrap();
+            let error = dir.record_to_start().unwrap_err().to_string();
+            assert!(
+                error.contains("node-1") && error.contains("cluster.json"),
+                "{error}"
+            );
+            fs::remove_file(file).unwrap();
+        }
+        let (record, _) = Record::next(None, settings(1));
+        dir.restore_record(&record).unwrap();
+        assert_eq!(dir.record_to_start().unwrap(), Some(record));
+        fs::write(dir.path().join("cluster.json"), "").unwrap();
+        assert!(dir.record_to_start().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_was_removed_or_replaced_is_gone() {
+        let (_keep, dir) = dir();
+        dir.prepare().unwrap();
+        let lock = dir.lock().unwrap().unwrap();
+        assert!(!dir.is_gone(&lock));
+        fs::remove_dir_all(dir.path()).unwrap();
+        dir.gone(&lock).await;
+        dir.prepare().unwrap();
+        let _other = dir.lock().unwrap().unwrap();
+        assert!(dir.is_gone(&lock), "it is another cluster's");
     }
 
     #[test]

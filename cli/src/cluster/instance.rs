@@ -4,10 +4,12 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
+use podplane_client::{Client, Endpoint};
 use podplane_kubelet::{NodeName, cri::record::Records};
 use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
 use tokio::{
@@ -24,11 +26,15 @@ use super::{
     kubeconfig,
     mode::Mode,
     processes::{self, Lines, Place},
+    ready,
     service::{Listens, Service, Spec, State},
     settings::{Flags, MAX_KERNEL_NODES, Network, Settings},
     supervisor::progress,
 };
 use crate::report::UsageError;
+
+/// How long a kubelet may take to register its node. The API server may be starting again.
+const REGISTRATION_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Everything that runs. What is started is recorded here at once, so that [`Cluster::stop`] finds it however far [`Cluster::start`] came.
 #[derive(Debug)]
@@ -186,6 +192,14 @@ impl Cluster {
         }
     }
 
+    /// Writes the flags and nodes of a cluster that served, if the file was removed meanwhile.
+    pub(super) fn keep_record(&self) -> anyhow::Result<()> {
+        match self.server.is_empty() {
+            true => Ok(()),
+            false => self.dir.restore_record(&self.record),
+        }
+    }
+
     /// What is told of the cluster.
     pub(super) fn view(&self) -> watch::Receiver<View> {
         self.view.subscribe()
@@ -303,7 +317,23 @@ impl Cluster {
         self.publish();
         let services = self.groups[first..].iter().flat_map(Group::services);
         try_join_all(services.map(Service::listening)).await?;
+        self.await_registration(nodes).await?;
         self.dir.write_record(&self.record)
+    }
+
+    /// Waits until kubelets have registered their nodes.
+    async fn await_registration(&self, nodes: &[Member]) -> anyhow::Result<()> {
+        let client = Client::connect(&self.server.parse::<Endpoint>()?)?;
+        let names = nodes.iter().map(|node| node.name.clone()).collect();
+        let missing = ready::registered(&client, names, REGISTRATION_DEADLINE).await;
+        anyhow::ensure!(
+            missing.is_empty(),
+            "nodes not registered after {} s: {}; the logs of their kubelets are in {}",
+            REGISTRATION_DEADLINE.as_secs(),
+            missing.join(", "),
+            self.dir.log("kubelet-*").display()
+        );
+        Ok(())
     }
 
     /// The network that a node is attached to, if its pods have devices.

@@ -24,7 +24,9 @@ use tokio::{
 use super::{
     control,
     data_dir::{DataDir, Running},
+    limits,
     progress::Progress,
+    service::last_lines,
     settings::Settings,
     supervisor::{AtEof, Message, Order},
     trust,
@@ -33,6 +35,7 @@ use super::{
 /// How long all services together may take to end: each has 7 s, and nodes with many pods have work to do.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
+const SLOW_LOOK: Duration = Duration::from_millis(100);
 
 /// A supervisor that was started here.
 #[derive(Debug)]
@@ -142,11 +145,38 @@ impl Launched {
                 }
             }
         }
-        let ended = self.wait().await?;
-        anyhow::bail!(
-            "the supervisor ended ({ended}); its log is {}",
-            self.log.display()
-        )
+        Err(self.died().await)
+    }
+
+    /// Waits until the cluster that serves ends by itself.
+    ///
+    /// # Errors
+    ///
+    /// Why it ended, unless it was asked to.
+    pub(crate) async fn end(&mut self) -> anyhow::Result<()> {
+        while let Ok(Some(line)) = self.messages.next_line().await {
+            if let Ok(Message::Failed(chain)) = serde_json::from_str(&line) {
+                self.wait().await?;
+                return Err(chained(chain));
+            }
+        }
+        match self.wait().await? {
+            status if status.success() => Ok(()),
+            _ => Err(self.died().await),
+        }
+    }
+
+    /// The error of a supervisor that ended and did not say why.
+    async fn died(&mut self) -> anyhow::Error {
+        match self.wait().await {
+            Ok(status) => anyhow::anyhow!(
+                "the supervisor ended ({}); its log is {}{}",
+                limits::described(status),
+                self.log.display(),
+                last_lines(&self.log).unwrap_or_default()
+            ),
+            Err(error) => error,
+        }
     }
 
     /// Whether it came as far as that.
@@ -234,6 +264,15 @@ pub(crate) async fn stop(dir: &DataDir) -> anyhow::Result<bool> {
     Ok(running.is_some())
 }
 
+/// Waits until no cluster runs in a data directory: its supervisor has the lock to its end.
+pub(crate) async fn ended(dir: &DataDir) -> anyhow::Result<()> {
+    let mut looks = tokio::time::interval(SLOW_LOOK);
+    while dir.is_locked()? {
+        looks.tick().await;
+    }
+    Ok(())
+}
+
 /// Whether a process has ended in time, its namespaces included: a pidfd is readable only then.
 fn wait_for_end(process: &OwnedFd) -> rustix::io::Result<bool> {
     let deadline = Timespec::try_from(STOP_DEADLINE).ok();
@@ -250,7 +289,7 @@ fn wait_for_end(process: &OwnedFd) -> rustix::io::Result<bool> {
 async fn settled(dir: &DataDir) -> anyhow::Result<Option<Running>> {
     let look = async || match (dir.is_locked()?, dir.running()?) {
         (true, None) => anyhow::bail!(
-            "a cluster in {} is starting and does not say who it is",
+            "another `podplane up` is starting in {}; its pid is not known yet",
             dir.path().display()
         ),
         (_, running) => Ok(running),

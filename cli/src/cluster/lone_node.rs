@@ -4,7 +4,7 @@
 //! own: where it is started is where the node is.
 
 use std::{
-    fs,
+    fs::{self, File},
     net::{IpAddr, ToSocketAddrs as _, UdpSocket},
     path::PathBuf,
 };
@@ -61,7 +61,7 @@ pub(crate) fn host_name() -> anyhow::Result<NodeName> {
 pub(crate) fn run(node: &LoneNode, dir: &DataDir) -> anyhow::Result<()> {
     dir.prepare()?;
     let lock = dir.lock()?;
-    let _lock = lock.with_context(|| {
+    let lock = lock.with_context(|| {
         format!(
             "a cluster or a node runs in {} already: name another with --data-dir",
             dir.path().display()
@@ -76,7 +76,7 @@ pub(crate) fn run(node: &LoneNode, dir: &DataDir) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("start the runtime")?;
-    runtime.block_on(live(node, dir, netns))
+    runtime.block_on(live(node, dir, &lock, netns))
 }
 
 /// Gives the namespace that this process is in the name that a node's has.
@@ -89,7 +89,12 @@ fn take_namespace(node: &LoneNode, dir: &DataDir) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-async fn live(node: &LoneNode, dir: &DataDir, netns: Option<PathBuf>) -> anyhow::Result<()> {
+async fn live(
+    node: &LoneNode,
+    dir: &DataDir,
+    lock: &File,
+    netns: Option<PathBuf>,
+) -> anyhow::Result<()> {
     let mut signal = std::pin::pin!(shutdown::requested());
     let mut keepers = JoinSet::new();
     let mut run = |spec| {
@@ -114,8 +119,15 @@ async fn live(node: &LoneNode, dir: &DataDir, netns: Option<PathBuf>) -> anyhow:
     };
     if let Ok(Some(address)) = &began {
         tracing::info!(node = node.name.as_str(), kubelet = address, "serving");
-        let signal = signal.await.context("listen for signals")?;
-        tracing::info!(signal, "stopping");
+        // As above.
+        tokio::select! {
+            signal = signal => {
+                tracing::info!(signal = signal.context("listen for signals")?, "stopping");
+            }
+            () = dir.gone(lock) => {
+                tracing::error!(dir = %dir.path().display(), "the data directory was removed; stopping");
+            }
+        }
     }
     // The kubelet first: it would make the sandboxes again.
     kubelet.stop();
@@ -127,6 +139,9 @@ async fn live(node: &LoneNode, dir: &DataDir, netns: Option<PathBuf>) -> anyhow:
     while keepers.join_next().await.is_some() {}
     if node.network == NetworkMode::Kernel {
         netns::remove(&fabric::node_netns(&dir.run(), node.name.as_str()))?;
+    }
+    if dir.is_gone(lock) {
+        return Err(dir.removed());
     }
     dir.clear_running()?;
     began.map(drop)

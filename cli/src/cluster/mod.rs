@@ -14,6 +14,7 @@ mod instance;
 pub(crate) mod kubeconfig;
 pub(crate) mod launch;
 mod lifeline;
+pub(crate) mod limits;
 pub(crate) mod lone_node;
 mod mode;
 pub(crate) mod namespaces;

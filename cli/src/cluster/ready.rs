@@ -30,6 +30,8 @@ pub(crate) struct Missing {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) nodes: Vec<String>,
+    /// How many of the nodes can be Ready; absent for all of them.
+    pub(crate) enough: Option<usize>,
     pub(crate) pods: Vec<ObjectKey>,
     /// For a cluster that has just been started: what it is to be held against.
     pub(crate) start: Option<Start>,
@@ -129,7 +131,9 @@ impl Wanted {
             text = format!("{text}, {running}/{} pods Running", self.pods.len());
         }
         (
-            ready == self.nodes.len() && running == self.pods.len() && self.is_counted(view),
+            ready >= self.enough.unwrap_or(usize::MAX).min(self.nodes.len())
+                && running == self.pods.len()
+                && self.is_counted(view),
             text,
         )
     }
@@ -232,6 +236,36 @@ impl Wanted {
         }));
         missing
     }
+}
+
+/// Waits until nodes are registered; returns those that are not when time is up.
+pub(crate) async fn registered(
+    client: &Client,
+    names: Vec<String>,
+    timeout: Duration,
+) -> Vec<String> {
+    let (nodes, driver) = reflector(client.all::<Node>(), ListParams::default());
+    let missing = || -> Vec<String> {
+        let is_missing = |name: &&String| nodes.get(&ObjectKey::new("", name.as_str())).is_none();
+        names.iter().filter(is_missing).cloned().collect()
+    };
+    let watched = async {
+        nodes.synced().await;
+        let mut changes = nodes.subscribe();
+        loop {
+            while changes.try_next().is_some() {}
+            if missing().is_empty() {
+                return;
+            }
+            changes.next().await;
+        }
+    };
+    // The driver never ends, and the other only waits.
+    tokio::select! {
+        () = driver => {}
+        _ = tokio::time::timeout(timeout, watched) => {}
+    }
+    missing()
 }
 
 impl Start {

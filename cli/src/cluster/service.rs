@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::trust;
+use super::{limits, trust};
 
 /// How long a process may take to end when asked to; then it is killed. Its own tasks have 5 s of these.
 const GRACE: Duration = Duration::from_secs(7);
@@ -333,11 +333,11 @@ async fn terminate(name: &str, mut child: Child) {
 }
 
 fn describe(ended: io::Result<ExitStatus>) -> String {
-    ended.map_or_else(|error| error.to_string(), |status| status.to_string())
+    ended.map_or_else(|error| error.to_string(), limits::described)
 }
 
 /// The end of a log, indented.
-fn last_lines(log: &Path) -> io::Result<String> {
+pub(super) fn last_lines(log: &Path) -> io::Result<String> {
     if log == Path::new(STDERR) {
         return Ok(String::new());
     }

@@ -4,7 +4,7 @@
 //! services are its direct children and die with it; what they made is in its mount namespace and dies with that.
 
 use std::{
-    fs::TryLockError,
+    fs::{File, TryLockError},
     io::{self, Write as _},
     net::Ipv4Addr,
     path::PathBuf,
@@ -128,12 +128,12 @@ fn supervise(order: Order) -> anyhow::Result<()> {
     })?;
 
     let dir = DataDir::new(&data_dir)?;
-    let Some(_lock) = dir.lock()? else {
+    let Some(lock) = dir.lock()? else {
         Message::Taken.send();
         return Ok(());
     };
     dir.clear_running()?;
-    let (record, gone) = Record::next(dir.record()?, settings);
+    let (record, gone) = Record::next(dir.record_to_start()?, settings);
     let mode = Mode::choose(&record.settings, record.kernel_nodes(), &dir.run())?;
     progress(format!("network {}: {}", mode.name(), mode.reason()));
     let running = Running {
@@ -150,9 +150,15 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         let cluster = Cluster::new(dir.clone(), record, mode, links)?;
         dir.write_running(&running)?;
         let lifeline = until_eof.map(|_| lifeline::open()).transpose()?;
-        let ended = live(cluster, &dir, &gone, detach, lifeline).await;
+        let life = Life {
+            dir: &dir,
+            lock: &lock,
+            detach,
+            lifeline,
+        };
+        let ended = live(cluster, &gone, life).await;
         let is_over = until_eof.is_some_and(|at_eof| at_eof.purge) && lifeline::is_cut();
-        let purged = if is_over {
+        let purged = if is_over && !dir.is_gone(&lock) {
             dir.purge_with_mounts()
         } else {
             Ok(())
@@ -163,7 +169,7 @@ fn supervise(order: Order) -> anyhow::Result<()> {
 }
 
 /// Waits until no process of an earlier cluster is left, then takes the lock that all of ours inherit.
-async fn wait_for_remains(dir: &DataDir) -> anyhow::Result<std::fs::File> {
+async fn wait_for_remains(dir: &DataDir) -> anyhow::Result<File> {
     let file = dir.members()?;
     let looks =
         usize::try_from(REMAINS_DEADLINE.as_millis() / LOOK.as_millis()).unwrap_or(usize::MAX);
@@ -190,14 +196,24 @@ async fn wait_for_remains(dir: &DataDir) -> anyhow::Result<std::fs::File> {
     Ok(file)
 }
 
-/// Starts the cluster, serves its control socket, and ends it.
-async fn live(
-    mut cluster: Cluster,
-    dir: &DataDir,
-    gone: &[String],
+/// What a cluster's life depends on.
+struct Life<'a> {
+    dir: &'a DataDir,
+    /// The lock of the directory.
+    lock: &'a File,
     detach: bool,
     lifeline: Option<pipe::Receiver>,
-) -> anyhow::Result<()> {
+}
+
+/// Starts the cluster, serves its control socket, and ends it.
+async fn live(mut cluster: Cluster, gone: &[String], life: Life<'_>) -> anyhow::Result<()> {
+    let Life {
+        dir,
+        lock,
+        detach,
+        lifeline,
+    } = life;
+    let mut removed = pin!(dir.gone(lock));
     let mut cut = pin!(lifeline::cut(lifeline));
     let mut signal = pin!(shutdown::requested());
     // Starting keeps all that it has made in `cluster`, which `stop` takes down however far it came.
@@ -205,6 +221,7 @@ async fn live(
         started = cluster.start(gone) => started,
         signal = &mut signal => Err(anyhow::anyhow!("interrupted by {}", signal.unwrap_or("a signal"))),
         () = &mut cut => Err(anyhow::anyhow!("interrupted by the end of standard input")),
+        () = &mut removed => Err(dir.removed()),
     };
     let (sender, mut commands) = mpsc::channel(1);
     let interrupt = CancellationToken::new();
@@ -227,7 +244,10 @@ async fn live(
         }
         Err(error) => {
             cluster.stop().await;
-            dir.clear_running()?;
+            // Another's cluster may run where this one's directory was.
+            if !dir.is_gone(lock) {
+                dir.clear_running()?;
+            }
             return Err(error);
         }
     };
@@ -249,6 +269,7 @@ async fn live(
                 tracing::error!(?ended, "the control socket is no longer served; stopping");
                 None
             }
+            () = &mut removed => None,
         };
         let work = match command {
             None => break None,
@@ -267,17 +288,28 @@ async fn live(
                 tracing::info!(signal = signal.unwrap_or("unknown"), "stopping");
                 break None;
             }
+            () = &mut removed => break None,
         }
     };
+    let is_removed = dir.is_gone(lock);
+    if is_removed {
+        tracing::error!(dir = %dir.path().display(), "the data directory was removed; stopping");
+    }
     cluster.stop().await;
-    dir.clear_running()?;
+    if !is_removed {
+        cluster.keep_record()?;
+        dir.clear_running()?;
+    }
     if let Some(farewell) = farewell {
         _ = farewell.send(());
     }
     stop_serving.cancel();
     _ = tokio::time::timeout(FAREWELL, serving).await;
     tracing::info!("stopped");
-    Ok(())
+    match is_removed {
+        true => Err(dir.removed()),
+        false => Ok(()),
+    }
 }
 
 async fn execute(cluster: &mut Cluster, command: Command) {
@@ -323,7 +355,8 @@ async fn serve(dir: &DataDir, mut control: Control) -> anyhow::Result<Tasks> {
     Ok(tasks)
 }
 
-/// Tells `up`, and from here on needs it no more. Nothing is written to standard output after this.
+/// Tells `up`, and from here on needs it no more. If it is still there, it is told one thing more:
+/// why the cluster failed.
 fn ready(detach: bool) -> anyhow::Result<()> {
     if detach {
         set_parent_process_death_signal(None).context("outlive `up`")?;

@@ -73,8 +73,8 @@ struct Victim {
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     block_on(async {
-        let args = args;
-        delete(&global.client()?, args).await
+        let client = global.client()?;
+        global.while_running(delete(&client, args)).await
     })
 }
 

@@ -21,7 +21,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let name = dir.path().display();
-    if !dir.is_ours()? {
+    // One that runs is ended whatever became of its files.
+    if !dir.is_locked()? && !dir.is_ours()? {
+        dir.ensure_no_remains()?;
         anstream::eprintln!("no cluster in {name}");
         return Ok(ExitCode::SUCCESS);
     }

@@ -94,7 +94,8 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             }
         }
         if args.wait {
-            wait_until_running(api.clone(), &created, args.timeout).await?;
+            let wait = wait_until_running(api.clone(), &created, args.timeout);
+            global.while_running(wait).await?;
         }
         Ok(outcome.exit_code())
     })

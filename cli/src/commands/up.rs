@@ -9,6 +9,8 @@ use std::{
 use anyhow::Context as _;
 use podplane_api::{ObjectKey, jiff::Timestamp};
 use podplane_client::Client;
+use podplane_ipam::cluster::RangeConfig;
+use podplane_ipam_controller::AllocatorType;
 use podplane_proto::cluster::GetStatusResponse;
 use podplane_telemetry::shutdown;
 
@@ -18,8 +20,9 @@ use crate::{
         data_dir::DataDir,
         kubeconfig,
         launch::{self, Launched, Lifetime, Outcome},
+        limits,
         progress::Progress,
-        ready::{Start, Wanted},
+        ready::{Missing, Start, Wanted},
         settings::{Difference, Flags, Network, Settings},
         supervisor, trust,
     },
@@ -56,15 +59,17 @@ pub(crate) struct Args {
     #[arg(long)]
     wait: bool,
 
-    /// How long to wait, as in 30s
+    /// How long to wait for nodes and pods, as in 30s
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
 
-    /// Return when the cluster serves; it goes on until `podplane down`
+    /// Return when the cluster serves and its nodes are Ready, or --timeout is over; it goes on
+    /// until `podplane down`
     #[arg(long)]
     detach: bool,
 
-    /// As --detach, but end the cluster when all who can write to standard input, a pipe, have closed it or are gone
+    /// As --detach, but return when the cluster serves, and end the cluster when all who can write
+    /// to standard input, a pipe, have closed it or are gone
     #[arg(long)]
     until_eof: bool,
 
@@ -82,7 +87,12 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         return supervisor::run(order);
     }
     let dir = DataDir::new(&global.data_dir)?;
-    let kept = if dir.is_ours()? { dir.record()? } else { None };
+    let kept = if dir.is_locked()? {
+        dir.record()?
+    } else {
+        dir.is_ours()?;
+        dir.record_to_start()?
+    };
     let settings = args
         .flags
         .over(&kept.map(|kept| kept.settings).unwrap_or_default())?;
@@ -110,7 +120,17 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         manifest::read(&args.filename)?
     };
     dir.prepare()?;
-    block_on(up(&args, &dir, settings, &manifests))
+    let able = able_nodes(&settings, &ranges);
+    block_on(up(&args, &dir, settings, &manifests, able))
+}
+
+/// How many nodes can be Ready with what the cluster itself has: those that there are blocks for.
+fn able_nodes(settings: &Settings, ranges: &RangeConfig) -> usize {
+    match settings.cidr_allocator_type {
+        AllocatorType::RangeAllocator => usize::try_from(ranges.max_nodes()).unwrap_or(usize::MAX),
+        // Blocks come from objects that are applied later, or from a cloud.
+        AllocatorType::MultiCidrRangeAllocator | AllocatorType::CloudAllocator => 0,
+    }
 }
 
 async fn up(
@@ -118,6 +138,7 @@ async fn up(
     dir: &DataDir,
     settings: Settings,
     manifests: &[Manifest],
+    able: usize,
 ) -> anyhow::Result<ExitCode> {
     let lifetime = match (args.detach || args.wait, args.until_eof) {
         (_, true) => Lifetime::UntilEof { purge: args.purge },
@@ -127,6 +148,11 @@ async fn up(
     let links = args.links.as_ref().map(std::path::absolute).transpose()?;
     let mut signal = std::pin::pin!(shutdown::requested());
     let progress = Progress::new("starting");
+    if let Some(limits) = limits::limits() {
+        progress.done(&format!(
+            "note: processes here have {limits}: beyond that, services fail or end"
+        ));
+    }
     let mut launched = None;
     let time = Timestamp::now();
     let work = async {
@@ -157,7 +183,23 @@ async fn up(
             dir: dir.clone(),
             time,
         });
-        furnish(args, &status, manifests, start, &progress).await?;
+        // Losing either loses nothing: what is made is made.
+        tokio::select! {
+            furnished = furnish(args, &status, manifests, start, able, &progress) => furnished?,
+            ended = launch::ended(dir) => {
+                ended?;
+                if let Some(launched) = &mut launched {
+                    // It says why, if it was not asked to.
+                    launched.end().await?;
+                }
+                anyhow::bail!(
+                    "the cluster in {} ended before its nodes and pods were ready, by `podplane down` or \
+                     a signal; see {}",
+                    dir.path().display(),
+                    dir.log("supervisor").display()
+                );
+            }
+        }
         anyhow::Ok(status)
     };
     // A signal before all is done ends what was started here; the parent-death signal would too, but nobody would wait for it.
@@ -205,6 +247,7 @@ async fn furnish(
     status: &GetStatusResponse,
     manifests: &[Manifest],
     start: Option<Start>,
+    able: usize,
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let client = Client::connect(&status.server.parse()?)?;
@@ -212,13 +255,25 @@ async fn furnish(
     let mut wanted = Wanted {
         nodes: status.nodes.clone(),
         start,
+        enough: Some(able),
         ..Wanted::default()
     };
+    // All nodes first, so that pods are spread over them and not put on the one that is Ready
+    // first. Should one never be, they are made all the same. Who holds the pipe of --until-eof, as
+    // a test does, waits for what it wants.
     if args.wait && !manifests.is_empty() {
-        // All nodes first, so that the pods are spread over them and not put on the one that is Ready first. Should one never be, the
-        // pods are made all the same.
         wanted.wait(&client, args.timeout / 2, progress).await;
+    } else if !args.wait && !args.until_eof {
+        let missing = wanted.wait(&client, args.timeout, progress).await;
+        if !missing.is_empty() {
+            let seconds = args.timeout.as_secs_f32();
+            progress.done(&format!(
+                "note: not all nodes are Ready after {seconds} s; the cluster goes on{}",
+                listed(&missing)
+            ));
+        }
     }
+    wanted.enough = None;
     for manifest in manifests {
         let (name, done) = apply_manifest(&client, manifest, NAMESPACE).await?;
         progress.done(&format!("{name} {done}"));
@@ -242,15 +297,17 @@ async fn furnish(
     if missing.is_empty() {
         return Ok(());
     }
-    let each: Vec<_> = missing
-        .iter()
-        .map(|missing| format!("\n  {}: {}", missing.what, missing.why))
-        .collect();
     anyhow::bail!(
         "not all is there after {} s; the cluster goes on{}",
         args.timeout.as_secs_f32(),
-        each.concat()
+        listed(&missing)
     )
+}
+
+fn listed(missing: &[Missing]) -> String {
+    let each = missing.iter();
+    let each = each.map(|missing| format!("\n  {}: {}", missing.what, missing.why));
+    each.collect()
 }
 
 /// Stays until a signal ends the cluster, or the cluster ends by itself.
@@ -260,21 +317,26 @@ async fn attend(
 ) -> anyhow::Result<ExitCode> {
     // Losing either wait loses nothing: a process that ended stays so, and a signal is kept.
     let ended = tokio::select! {
-        ended = launched.wait() => Some(ended?),
+        ended = launched.end() => Some(ended),
         _ = signal => None,
     };
     match ended {
-        None => launched.stop().await.map(|()| ExitCode::SUCCESS),
-        Some(status) if status.success() => Ok(ExitCode::SUCCESS),
-        Some(status) => anyhow::bail!("the supervisor ended ({status})"),
+        None => launched.stop().await,
+        Some(ended) => ended,
     }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 /// Whether the flags that are given agree with the cluster that runs.
 fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::Result<()> {
     let record = dir
         .record()?
-        .context("the cluster that runs has kept no flags")?;
+        .with_context(|| {
+            format!(
+                "cluster.json is missing for the cluster that runs in {}: `podplane down` writes it again",
+                dir.path().display()
+            )
+        })?;
     let given = flags.over(&record.settings)?;
     // What was left open has been decided, and the decision may be asked for.
     let is_decided = |difference: &Difference| match difference.flag {
