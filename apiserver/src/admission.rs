@@ -1,9 +1,10 @@
 //! What stands against a write that is valid in itself, because of what else there is. It comes after validation.
 
+mod addresses;
 mod blocks;
 pub(crate) mod fences;
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use futures::future::BoxFuture;
 use ipnet::IpNet;
@@ -11,7 +12,8 @@ use podplane_ipam::ServiceRanges;
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Write};
 
-pub(crate) use blocks::{Move, NodeBlocks, RecordState, Stored, Which};
+pub(crate) use addresses::Addresses;
+pub(crate) use blocks::{Claimant, Hold, HoldMove, Move, NodeBlocks, RecordState, Stored, Which};
 pub(crate) use fences::Fences;
 
 /// What nodes are measured against.
@@ -23,6 +25,9 @@ pub(crate) struct Policy {
     pub(crate) cluster_cidrs: Vec<IpNet>,
     /// Whether everything is let through, as Kubernetes does.
     pub(crate) lenient: bool,
+    /// How long after its last renewal the hold of a deleted node's block ends by itself; nothing:
+    /// never.
+    pub(crate) release_after: Option<Duration>,
 }
 
 impl Policy {

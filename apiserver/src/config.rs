@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
@@ -67,6 +67,32 @@ pub struct Config {
     /// upstream (Kubernetes), upstream-1.30, upstream-1.31, upstream-1.32 or gcp.
     #[arg(long, env = "PODPLANE_COMPAT", default_value_t, value_name = "SYSTEM")]
     pub compat: Compat,
+
+    /// End the hold of a deleted node's block when the node has been silent for so long, though its
+    /// sandboxes may still have addresses of it: at least 1s. 0s: never; the node itself, `podplane
+    /// node remove` or `podplane node forget` ends it.
+    #[arg(
+        long,
+        env = "PODPLANE_RELEASE_AFTER",
+        value_name = "DURATION",
+        default_value = "0s",
+        value_parser = release_after
+    )]
+    pub release_after: Duration,
+}
+
+/// A time for `--release-after`.
+///
+/// # Errors
+///
+/// In words: it is no time, or too short for a node to be heard of in it.
+pub fn release_after(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text).map_err(|error| error.to_string())? {
+        short if !short.is_zero() && short < Duration::from_secs(1) => {
+            Err("must be 0s or at least 1s".to_owned())
+        }
+        time => Ok(time),
+    }
 }
 
 /// An engine of the store.

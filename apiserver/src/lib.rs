@@ -26,6 +26,6 @@ mod strategy;
 mod tests;
 mod upkeep;
 
-pub use config::{Config, StoreKind};
+pub use config::{Config, StoreKind, release_after};
 pub use server::{RunError, run};
 pub use storage::check as check_item;

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config, StoreKind,
-    admission::{Admission, Fences, NodeBlocks, Policy},
+    admission::{Addresses, Admission, Fences, NodeBlocks, Policy},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     journeys::{Journeys, Limits},
@@ -95,11 +95,13 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
         service_cluster_ip_range,
         cluster_cidr,
         compat,
+        release_after,
     } = config;
     let policy = Policy {
         service_ranges: service_cluster_ip_range,
         cluster_cidrs: cluster_cidr.iter().map(IpNet::trunc).collect(),
         lenient: compat.is_lenient(),
+        release_after: Some(release_after).filter(|after| !after.is_zero()),
     };
     policy.announce();
     // Bound first, so that a port in use is found before a large store is read.
@@ -139,10 +141,11 @@ pub(crate) async fn serve(
 ) -> Result<(), RunError> {
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlocks::open(engine.clone(), policy).await?);
+    let addresses = Arc::new(Addresses::open(&engine).await?);
     let mut process = Process::new(DESCRIPTORS);
     let metrics = Metrics::new(process.registry());
     let mut server = Server::new(engine.clone(), metrics.clone(), shutdown.clone());
-    let pods = Arc::new(server.add::<Pod>());
+    let pods = Arc::new(server.add_admitting::<Pod>(Some(addresses)));
     let journeys = Journeys::new(Limits::DEFAULT);
     let collector = Collector(journeys.clone());
     server.services.add(TraceServiceServer::new(collector));

@@ -8,6 +8,7 @@ mod deletes;
 mod durability;
 mod faces;
 mod fences;
+mod holds;
 mod hostile;
 mod http_face;
 mod leader;

@@ -34,7 +34,8 @@ use crate::plan::{Allocator, NodeView, Outcome, Phase, PodView, Record, Standing
 const WORKERS: usize = 30;
 /// How often the records are read, whatever happens.
 const LOOK: Duration = Duration::from_secs(30);
-/// How often they are read while a node waits for a block that sandboxes of a gone one still hold: the kubelet tells the server when they do not.
+/// How often they are read while a node waits for a block that an instance of a gone one holds: who
+/// ends that tells the server.
 const PRESSED_LOOK: Duration = Duration::from_secs(2);
 /// How often it is told that a node waits: events are forgotten after a while, and their count says for how long.
 const REMIND: Duration = Duration::from_secs(600);
@@ -408,7 +409,10 @@ fn record(block: &wire::Block) -> Option<Record> {
     let standing = match block.state() {
         wire::BlockState::Assigned => Standing::Assigned,
         wire::BlockState::Foreign => Standing::Foreign,
-        wire::BlockState::Draining => Standing::Gone(Phase::Draining(until())),
+        wire::BlockState::Draining => Standing::Gone(match block.hold {
+            Some(_) => Phase::Held(until()),
+            None => Phase::Draining,
+        }),
         wire::BlockState::Quarantined => {
             Standing::Gone(Phase::Quarantined(until().unwrap_or(Timestamp::MIN)))
         }

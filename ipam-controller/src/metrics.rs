@@ -332,6 +332,7 @@ struct States {
     foreign: u64,
     draining: u64,
     quarantined: u64,
+    held: u64,
     overlaps: u64,
     without: u64,
 }
@@ -348,9 +349,13 @@ impl States {
             }
         }
         for (_, _, phase) in allocator.formers() {
-            if let Phase::Quarantined(_) = phase {
-                states.quarantined += 1;
-                states.draining = states.draining.saturating_sub(1);
+            match phase {
+                Phase::Quarantined(_) => {
+                    states.quarantined += 1;
+                    states.draining = states.draining.saturating_sub(1);
+                }
+                Phase::Held(_) => states.held += 1,
+                Phase::Draining => {}
             }
         }
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -379,6 +384,11 @@ impl Collector for Present {
             ConstGauge::new(count).encode(family.encode_family(&[("state", state)])?)?;
         }
         for (name, help, count) in [
+            (
+                "podplane_node_blocks_held",
+                "Draining blocks of deleted nodes that are held, since sandboxes may have addresses of them",
+                states.held,
+            ),
             (
                 "podplane_podcidr_overlaps",
                 "Blocks of nodes that share addresses with another node's",

@@ -173,6 +173,11 @@ impl Allocator {
         !self.waiting.is_empty() && self.formers.any_held()
     }
 
+    /// The blocks of gone nodes that instances of them hold.
+    pub fn held(&self) -> impl Iterator<Item = Remains> {
+        self.formers.held()
+    }
+
     /// Takes in what changed, nodes by name; `None` is a node that does not exist, or a pod that is not a live one. Blocks of gone
     /// nodes drain first, then blocks found in nodes are recorded, then pods, and only then is it judged what is in use no longer.
     pub fn observe(
@@ -230,9 +235,18 @@ impl Allocator {
                         // The watch has not told yet that it is gone.
                         continue;
                     }
-                    if self.formers.learn(&node, &uid, net, phase) {
+                    let before = self.formers.learn(&node, &uid, net, phase);
+                    if before.is_none() {
                         self.blocks.adopt(&Owner::new(&uid, &node), net);
                         self.blocks.drain(&uid);
+                    }
+                    let is_held = |phase: &Phase| matches!(phase, Phase::Held(_));
+                    if is_held(&phase) && !before.as_ref().is_some_and(is_held) {
+                        out.held.push(Remains {
+                            node: node.clone(),
+                            uid,
+                            pod_cidrs: vec![net],
+                        });
                     }
                     out.look.push(node);
                 }

@@ -198,7 +198,7 @@ fn block(block: &Block, known: &Allocator) -> wire::Block {
     let owner = block.claim.owner();
     let phase = phase(block, known);
     let until = match phase {
-        Some(Phase::Draining(Some(until)) | Phase::Quarantined(until)) => until.to_string(),
+        Some(Phase::Held(Some(until)) | Phase::Quarantined(until)) => until.to_string(),
         _ => String::new(),
     };
     wire::Block {

@@ -1,4 +1,6 @@
-//! The files of a node: `<nodes-dir>/NODE/{net.d,networks,results,sandboxes,ipam-report.json,cri.sock}`.
+//! The files of a node:
+//! `<nodes-dir>/NODE/{net.d,networks,results,sandboxes}`, and `ipam-report.json`, `cri.sock`,
+//! `instance.json` and `kubelet.lock` beside them.
 
 use std::{
     fmt, fs,
@@ -57,6 +59,21 @@ impl NodeDir {
     /// The directory of `node` below `nodes_dir`.
     pub fn new(nodes_dir: &Path, node: &NodeName) -> Self {
         Self(nodes_dir.join(node.as_str()))
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The id and the secret of the node's instance.
+    pub fn identity(&self) -> PathBuf {
+        self.0.join("instance.json")
+    }
+
+    /// Locked by the kubelet that runs.
+    pub fn kubelet_lock(&self) -> PathBuf {
+        self.0.join("kubelet.lock")
     }
 
     /// CNI configurations; the first in lexical order is the node's network.

@@ -1,4 +1,5 @@
-//! The block of a deleted node is nobody else's while a sandbox of it has an address, whatever became of the pods.
+//! The block of a deleted node is nobody else's while a sandbox of it has an address, whatever
+//! became of the pods and of the kubelet.
 
 use std::{
     fs,
@@ -8,13 +9,14 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use podplane_api::{
-    core::{Node, Pod},
+    core::{Event, Node, Pod},
     jiff::Timestamp,
     meta::ObjectMeta,
     pod_ips,
 };
-use podplane_client::DeleteParams;
-use podplane_proto::ipam::{Block, BlockState};
+use podplane_client::{DeleteParams, ListParams};
+use podplane_proto::ipam::{Block, BlockState, BlockUpdate, block_update};
+use podplane_testkit::Process;
 use podplane_tests::{
     Cluster, Network, builder, eventually,
     pods::{pod, running},
@@ -82,6 +84,37 @@ async fn record(cluster: &Cluster) -> Result<Option<Block>> {
     Ok(blocks.find(|block| block.cidr == "10.20.0.0/24"))
 }
 
+fn is_held(block: &Option<Block>) -> bool {
+    block.as_ref().is_some_and(|block| block.hold.is_some())
+}
+
+/// Whether its node is gone, and it is held.
+fn drains(block: &Option<Block>) -> bool {
+    let state = block.as_ref().map(Block::state);
+    is_held(block) && state == Some(BlockState::Draining)
+}
+
+/// A node without a kubelet.
+fn other() -> Node {
+    Node {
+        metadata: ObjectMeta {
+            name: Some("other".into()),
+            ..ObjectMeta::default()
+        },
+        ..Node::default()
+    }
+}
+
+async fn force_delete(cluster: &Cluster, pod: &str) -> Result<()> {
+    let at_once = DeleteParams {
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    };
+    let pods = cluster.client().namespaced::<Pod>("default");
+    pods.delete(pod, &at_once).await?;
+    Ok(())
+}
+
 fn has_block(node: &Node) -> bool {
     !pod_ips::pod_cidrs(node).is_empty()
 }
@@ -100,46 +133,35 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
         .pods_until("it runs", |pods| running(pods) == 1)
         .await;
     let nodes = cluster.client().all::<Node>();
-    let read = || async { nodes.get("node-0").await.ok() };
-    let says = |node: &Option<Node>| node.as_ref().and_then(pod_ips::allocated) == Some(1);
-    eventually("the node says that an address is in use", read, says).await;
+    let held = || async { record(&cluster).await.ok().flatten() };
+    eventually("the block is held", held, is_held).await;
 
     plugins
         .replace(r#"echo '{"cniVersion": "1.0.0", "code": 11, "msg": "out of order"}'; exit 1"#)?;
     nodes.delete("node-0", &DeleteParams::default()).await?;
-    let at_once = DeleteParams {
-        grace_period_seconds: Some(0),
-        ..DeleteParams::default()
-    };
-    cluster
-        .client()
-        .namespaced::<Pod>("default")
-        .delete("a", &at_once)
-        .await?;
+    force_delete(&cluster, "a").await?;
     assert!(cluster.pods().await?.is_empty());
-    let other = Node {
-        metadata: ObjectMeta {
-            name: Some("other".into()),
-            ..ObjectMeta::default()
-        },
-        ..Node::default()
-    };
-    nodes.create(&other).await?;
+    nodes.create(&other()).await?;
 
-    let until = |block: &Block| block.until.parse::<Timestamp>().ok();
-    let held = || async { record(&cluster).await.ok().flatten() };
-    let drains = |block: &Option<Block>| {
-        let block = block.as_ref();
-        block.is_some_and(|block| block.state() == BlockState::Draining && until(block).is_some())
+    let first = eventually("the block drains, and is held", held, drains).await;
+    assert_eq!(first.as_ref().map(|block| block.until.as_str()), Some(""));
+    let heard = |block: &Option<Block>| {
+        let hold = block.as_ref().and_then(|block| block.hold.as_ref());
+        hold.and_then(|hold| hold.heard.parse::<Timestamp>().ok())
     };
-    let first = eventually("the block drains for a while", held, drains).await;
-    let first = first.as_ref().and_then(until).context("a time")?;
+    let first = heard(&first).context("a time")?;
     // The kubelet goes on saying so, for as long as it takes.
     let renewed = |block: &Option<Block>| {
-        let until = block.as_ref().and_then(until);
-        until.is_some_and(|until| until.duration_since(first).as_secs() >= 8)
+        heard(block).is_some_and(|heard| heard.duration_since(first).as_secs() >= 8)
     };
-    eventually("the block is held again", held, renewed).await;
+    let told = eventually("the block is held again", held, renewed).await;
+    let hold = told.and_then(|block| block.hold).context("a hold")?;
+    let known: Vec<_> = hold
+        .addresses
+        .iter()
+        .map(|held| held.name.as_str())
+        .collect();
+    assert_eq!(known, ["a"], "the pod is gone, and its sandbox is known");
     assert!(!has_block(&nodes.get("other").await?));
     assert_eq!(sandboxes(cluster.data_dir()), 1);
 
@@ -158,7 +180,7 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
 }
 
 #[tokio::test]
-async fn a_node_says_that_addresses_are_in_use_before_one_is() -> Result<()> {
+async fn a_block_is_held_before_its_first_sandbox_is_made() -> Result<()> {
     let plugins = Plugins::new()?;
     let go = plugins.0.path().join("go");
     let real = bin_dir().canonicalize()?.join("host-local");
@@ -168,11 +190,11 @@ async fn a_node_says_that_addresses_are_in_use_before_one_is() -> Result<()> {
         real.display()
     ))?;
     let cluster = plugins.cluster().await?;
+    let held = || async { record(&cluster).await.ok().flatten() };
+    let assigned = eventually("the node has its block", held, Option::is_some).await;
+    assert!(!is_held(&assigned), "it never had a sandbox");
     create_pod(&cluster, "a").await?;
-    let nodes = cluster.client().all::<Node>();
-    let read = || async { nodes.get("node-0").await.ok() };
-    let says = |node: &Option<Node>| node.as_ref().and_then(pod_ips::allocated) == Some(1);
-    eventually("the node says that an address is in use", read, says).await;
+    eventually("the block is held", held, is_held).await;
     let leases = || {
         fs::read_dir(cluster.data_dir().join("nodes/node-0/networks")).map_or(0, Iterator::count)
     };
@@ -181,16 +203,161 @@ async fn a_node_says_that_addresses_are_in_use_before_one_is() -> Result<()> {
     cluster
         .pods_until("it runs", |pods| running(pods) == 1)
         .await;
-    let at_once = DeleteParams {
-        grace_period_seconds: Some(0),
-        ..DeleteParams::default()
-    };
+    force_delete(&cluster, "a").await?;
+    eventually("the node ends the hold", held, |block| !is_held(block)).await;
+    let secret = fs::read_to_string(cluster.data_dir().join("nodes/node-0/instance.json"))?;
+    let secret: serde_json::Value = serde_json::from_str(&secret)?;
+    let secret = secret["secret"].as_str().context("a secret")?;
+    for service in ["apiserver", "kubelet-node-0", "ipam-controller"] {
+        assert!(
+            !cluster.log(service).contains(secret),
+            "in the log of {service}"
+        );
+    }
+    let listed = cluster.podplane("get blocks -o json").ok();
+    assert!(!listed.contains(secret), "{listed}");
+    cluster.finish().await
+}
+
+/// Stops the kubelet where it is, deletes the Node, and waits until the controller says that its
+/// block is held. Another node waits for the block.
+async fn leave_held(cluster: &Cluster) -> Result<Process> {
+    let kubelet = cluster.process("kubelet-node-0").await?;
+    kubelet.pause()?;
+    let nodes = cluster.client().all::<Node>();
+    nodes.create(&other()).await?;
+    nodes.delete("node-0", &DeleteParams::default()).await?;
     cluster
-        .client()
-        .namespaced::<Pod>("default")
-        .delete("a", &at_once)
-        .await?;
-    let none = |node: &Option<Node>| node.as_ref().and_then(pod_ips::allocated) == Some(0);
-    eventually("the node takes it back", read, none).await;
+        .pods_until("its pods are collected", <[Pod]>::is_empty)
+        .await;
+    let events = || async {
+        let events = cluster.client().all::<Event>();
+        let listed = events.list(&ListParams::default()).await;
+        listed.map(|list| list.items).unwrap_or_default()
+    };
+    let says = |events: &Vec<Event>| {
+        let mut reasons = events.iter().map(|event| event.reason.as_deref());
+        reasons.any(|reason| reason == Some("PodCIDRHeld"))
+    };
+    eventually("an event says that the block is held", events, says).await;
+    Ok(kubelet)
+}
+
+#[tokio::test]
+async fn the_block_of_a_dead_node_is_held_until_an_operator_forgets_it() -> Result<()> {
+    let plugins = Plugins::new()?;
+    let cluster = plugins.cluster().await?;
+    create_pod(&cluster, "a").await?;
+    cluster
+        .pods_until("it runs", |pods| running(pods) == 1)
+        .await;
+    let first = cluster.podplane("node forget node-0 --yes");
+    assert!(first.stderr.contains("node node-0 is alive"), "{first:?}");
+    let nodes = cluster.client().all::<Node>();
+    let kubelet = leave_held(&cluster).await?;
+    let held = record(&cluster).await?;
+    assert!(drains(&held), "{held:?}");
+    let blocks = cluster.podplane("get blocks").ok();
+    let line = blocks.lines().find(|line| line.starts_with("10.20.0.0/24"));
+    assert!(line.is_some_and(|line| line.contains("Held")), "{blocks}");
+    assert!(blocks.contains("0 (1 addresses last known)"), "{blocks}");
+    let nodes_table = cluster.podplane("get nodes").ok();
+    assert!(
+        !nodes_table.contains("10.20.0.0/24"),
+        "a footer without a terminal: {nodes_table}"
+    );
+    let unasked = cluster.podplane("node forget node-0");
+    assert!(
+        unasked.code != Some(0) && unasked.stdout.contains("default/a"),
+        "{unasked:?}"
+    );
+    assert!(drains(&record(&cluster).await?));
+    assert!(!has_block(&nodes.get("other").await?));
+
+    let forgotten = cluster.podplane("node forget node-0 --yes").ok();
+    assert!(
+        forgotten.contains("hold of 10.20.0.0/24 ended"),
+        "{forgotten}"
+    );
+    let given = || async { nodes.get("other").await.ok() };
+    eventually("the other node has the block", given, |node| {
+        node.as_ref().is_some_and(has_block)
+    })
+    .await;
+    // The dead one comes back, and finds that its block is another's: its sandboxes go.
+    kubelet.resume()?;
+    let left = || std::future::ready(sandboxes(cluster.data_dir()));
+    eventually("its sandboxes are gone", left, |left| *left == 0).await;
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn a_node_that_was_away_ends_its_hold_itself() -> Result<()> {
+    let plugins = Plugins::new()?;
+    let cluster = plugins.cluster().await?;
+    create_pod(&cluster, "a").await?;
+    cluster
+        .pods_until("it runs", |pods| running(pods) == 1)
+        .await;
+    let nodes = cluster.client().all::<Node>();
+    let mut node = nodes.get("node-0").await?;
+    let annotations = node.metadata.annotations.get_or_insert_default();
+    annotations.insert(pod_ips::POD_IPS_ALLOCATED.into(), "0".into());
+    let kubelet = cluster.process("kubelet-node-0").await?;
+    kubelet.pause()?;
+    nodes.update(&node).await?;
+    kubelet.resume()?;
+    force_delete(&cluster, "a").await?;
+    let kubelet = leave_held(&cluster).await?;
+    assert!(!has_block(&nodes.get("other").await?));
+    let block = record(&cluster).await?.context("a record")?;
+    let unfenced = BlockUpdate {
+        cidr: block.cidr.clone(),
+        node_name: block.node_name.clone(),
+        node_uid: block.node_uid.clone(),
+        change: Some(block_update::Change::Release(true)),
+        ..BlockUpdate::default()
+    };
+    let refused = cluster.client().blocks().update(vec![unfenced]).await?;
+    assert!(refused[0].is_err(), "{refused:?}");
+    // A new process of the same directory is the same instance.
+    kubelet.kill().await?;
+    let given = || async { nodes.get("other").await.ok() };
+    eventually("the other node has the block", given, |node| {
+        node.as_ref().is_some_and(has_block)
+    })
+    .await;
+    assert_eq!(
+        sandboxes(cluster.data_dir()),
+        0,
+        "given before its last sandbox was gone"
+    );
+    cluster.finish().await
+}
+
+#[tokio::test]
+async fn a_removed_node_leaves_nothing_held() -> Result<()> {
+    let plugins = Plugins::new()?;
+    let cluster = plugins.cluster().await?;
+    create_pod(&cluster, "a").await?;
+    cluster
+        .pods_until("it runs", |pods| running(pods) == 1)
+        .await;
+    let nodes = cluster.client().all::<Node>();
+    nodes.create(&other()).await?;
+    cluster.podplane("node remove node-0").ok();
+    let given = || async { nodes.get("other").await.ok() };
+    eventually("the other node has the block", given, |node| {
+        node.as_ref().is_some_and(has_block)
+    })
+    .await;
+    // Nobody waits for the lease of what was removed.
+    nodes.delete("other", &DeleteParams::default()).await?;
+    cluster.podplane("node add node-0").ok();
+    let again = || async { nodes.get("node-0").await.ok() };
+    eventually("the node is there again, with the block", again, |node| {
+        node.as_ref().is_some_and(has_block)
+    })
+    .await;
     cluster.finish().await
 }

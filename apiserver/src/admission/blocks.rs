@@ -1,37 +1,44 @@
 //! No node's block overlaps that of another, or a service range.
 //!
-//! Each block has a record, keyed by the bits of its prefix and the name of its node, that is written in the same commit as the node. That nothing
-//! is recorded *below* a prefix, the prefix itself included, is one guard on the key space; that nothing is recorded
-//! *above* it is one guard for each shorter length that records have. Which lengths these are is a record of its own, guarded too: two
-//! commits that do not know of each other's length cannot both pass. With its last node a block is not free: its record says so until somebody who knows
-//! that its addresses are not in use removes it.
+//! Each block has a record, keyed by the bits of its prefix and the name of its node, that is
+//! written in the same commit as the node. That nothing is recorded *below* a prefix, the prefix
+//! itself included, is one guard on the key space; that nothing is recorded *above* it is one guard
+//! for each shorter length that records have. Which lengths these are is a record of its own,
+//! guarded too: two commits that do not know of each other's length cannot both pass. With its last
+//! node a block is not free: its record stays until it is released, which is refused while the
+//! block is held or a pod has an address of it.
 
+mod hold;
 mod lengths;
 mod open;
 mod record;
 mod refusal;
 mod update;
 
+use std::time::Duration;
+
 use futures::{FutureExt as _, future::BoxFuture};
 use ipnet::IpNet;
 use podplane_api::{
-    Object as _,
-    core::Node,
-    jiff::{SignedDuration, Timestamp},
-    pod_ips,
+    Object as _, ObjectKey, coordination::Lease, core::Node, jiff::Timestamp, pod_ips,
 };
 use podplane_ipam::{Family, parse_cidr};
-use podplane_proto::{blocks::HELD_SECONDS, error::ApiError, fence::Fence};
+use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Item, Key, ListQuery, Prefix, Revision, StoreError, Write};
 
+use self::hold::MAX_ADDRESSES;
 use self::lengths::Lengths;
 use self::record::Record;
 pub(crate) use self::{
+    hold::{Claimant, Hold},
     record::{RecordState, Stored},
-    update::{Move, Which},
+    update::{HoldMove, Move, Which},
 };
-use super::{Admission, Beside, Change, Policy, fences};
-use crate::{engine::Engine, error};
+use super::{Admission, Beside, Change, Policy, addresses, fences};
+use crate::{engine::Engine, error, storage};
+
+/// Where the Leases of nodes are.
+const LEASES: &str = "kube-node-lease";
 
 /// Admits nodes by their blocks.
 #[derive(Debug)]
@@ -141,19 +148,69 @@ impl NodeBlocks {
         Ok(())
     }
 
-    /// What is recorded of a block whose node goes.
-    async fn left_behind(&self, node: &Node, key: &Key) -> Result<Record, StoreError> {
+    /// How long after its last renewal a hold ends by itself; nothing: never.
+    pub(crate) fn release_after(&self) -> Option<Duration> {
+        self.policy.release_after
+    }
+
+    /// The hold of a block that a node has back. Guarded by [`exclusive`](Self::exclusive): nothing
+    /// is recorded, or this very record is.
+    async fn hold_of_former(&self, key: &Key) -> Result<Option<Hold>, StoreError> {
         let found = self.engine.get(key).await?;
-        let found = found.as_ref().and_then(Stored::read);
-        let in_use = pod_ips::allocated(node).is_some_and(|addresses| addresses > 0);
+        let former = found.as_ref().and_then(Stored::read);
+        let hold = former.and_then(|former| former.record.hold);
         let now = Timestamp::now();
-        let held = SignedDuration::from_secs(HELD_SECONDS.into());
-        Ok(Record {
+        let hold = hold.filter(|hold| !hold.is_over(self.policy.release_after, now));
+        Ok(hold.map(Hold::resumed))
+    }
+
+    /// What is recorded of a block whose node goes, and that nobody else changes the record
+    /// meanwhile.
+    async fn left_behind(
+        &self,
+        node: &Node,
+        net: &IpNet,
+        key: &Key,
+    ) -> Result<(Guard, Record), StoreError> {
+        let item = self.engine.get(key).await?;
+        let unchanged = match &item {
+            Some(item) => Guard::At {
+                key: key.clone(),
+                revision: item.modified,
+            },
+            None => Guard::Absent(key.clone()),
+        };
+        let found = item.as_ref().and_then(Stored::read);
+        let (fence, hold) = found
+            .map(|found| (found.record.fence, found.record.hold))
+            .unwrap_or_default();
+        let hold = match hold {
+            None => None,
+            Some(hold) => {
+                let holders = addresses::holders(&self.engine, net, MAX_ADDRESSES).await?;
+                let heard = self.heard(node).await?;
+                Some(hold.left(heard, holders, Timestamp::now()))
+            }
+        };
+        let record = Record {
             state: RecordState::Draining,
             node_uid: node.uid().to_owned(),
-            fence: found.and_then(|found| found.record.fence),
-            until: in_use.then(|| now.saturating_add(held).unwrap_or(now)),
-        })
+            fence,
+            until: None,
+            hold,
+        };
+        Ok((unchanged, record))
+    }
+
+    /// When the node was last heard of, by its Lease.
+    async fn heard(&self, node: &Node) -> Result<Option<Timestamp>, StoreError> {
+        let Ok(key) = storage::key::<Lease>(&ObjectKey::new(LEASES, node.name())) else {
+            return Ok(None);
+        };
+        let lease = self.engine.get(&key).await?;
+        let lease = lease.and_then(|item| storage::decode::<Lease>(&item).ok());
+        let renewed = lease.and_then(|lease| lease.spec?.renew_time);
+        Ok(renewed.map(|time| time.0))
     }
 }
 
@@ -180,11 +237,13 @@ impl Admission<Node> for NodeBlocks {
             }
             for net in &given {
                 let key = record::key(net, node.name()).map_err(|error| error::internal(&error))?;
+                let hold = self.hold_of_former(&key).await.map_err(error::store)?;
                 let record = Record {
                     state: RecordState::Assigned,
                     node_uid: node.uid().to_owned(),
                     fence: fence.map(ToString::to_string),
                     until: None,
+                    hold,
                 };
                 beside.writes.push(record.put(key));
             }
@@ -193,8 +252,10 @@ impl Admission<Node> for NodeBlocks {
                 beside.writes.push(if self.policy.lenient {
                     Write::Delete { key }
                 } else {
-                    let record = self.left_behind(node, &key).await;
-                    record.map_err(error::store)?.put(key)
+                    let left = self.left_behind(node, net, &key).await;
+                    let (unchanged, record) = left.map_err(error::store)?;
+                    beside.guards.push(unchanged);
+                    record.put(key)
                 });
             }
             Ok(beside)

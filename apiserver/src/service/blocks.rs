@@ -12,9 +12,9 @@ use podplane_proto::{
     fence::Fence,
     ipam::{
         AssignBlocksRequest, AssignBlocksResponse, Assignment, AssignmentResult, Block, BlockState,
-        BlockUpdate, BlockUpdateResult, ListBlocksRequest, ListBlocksResponse, Refusal,
+        BlockUpdate, BlockUpdateResult, HoldChange, ListBlocksRequest, ListBlocksResponse, Refusal,
         UpdateBlocksRequest, UpdateBlocksResponse, assignment_result,
-        block_service_server::BlockService, block_update, block_update_result,
+        block_service_server::BlockService, block_update, block_update_result, hold_change::Action,
     },
     wire::AssignPodCidrsRequest,
 };
@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status};
 
 use super::{fence, methods::terms, status};
 use crate::{
-    admission::{Move, NodeBlocks, RecordState, Stored, Which},
+    admission::{Claimant, Hold, HoldMove, Move, NodeBlocks, RecordState, Stored, Which},
     error,
     registry::Registry,
 };
@@ -45,7 +45,7 @@ impl BlockService for BlockRecords {
         let (records, revision) = self.blocks.records().await.map_err(status::of)?;
         let mut blocks: Vec<_> = records
             .iter()
-            .map(|found| (found.net, block(found)))
+            .map(|found| (found.net, self.block(found)))
             .collect();
         blocks.extend(
             self.blocks
@@ -160,10 +160,9 @@ impl BlockRecords {
                 }
             },
             Some(Change::Release(true)) => Move::Release,
-            Some(Change::HeldSeconds(0)) => Move::Held(None),
-            Some(Change::HeldSeconds(held)) => Move::Held(Some(seconds(held))),
+            Some(Change::Hold(change)) => Move::Hold(hold_move(change)?),
             Some(Change::Release(false)) | None => {
-                let why = "state, release or held_seconds is required";
+                let why = "state, release or hold is required";
                 return Err(error::bad_request(why));
             }
         };
@@ -173,7 +172,35 @@ impl BlockRecords {
             node_uid,
         };
         let updated = self.blocks.update(&which, to, fence).await?;
-        Ok(updated.as_ref().map(block).unwrap_or_default())
+        Ok(updated.map(|found| self.block(&found)).unwrap_or_default())
+    }
+}
+
+impl BlockRecords {
+    fn block(&self, found: &Stored) -> Block {
+        let record = &found.record;
+        let state = match record.state {
+            RecordState::Assigned => BlockState::Assigned,
+            RecordState::Foreign => BlockState::Foreign,
+            RecordState::Draining => BlockState::Draining,
+            RecordState::Quarantined => BlockState::Quarantined,
+        };
+        let release_after = self.blocks.release_after();
+        let until = match (record.state, &record.hold) {
+            (RecordState::Draining, Some(hold)) => hold.until(release_after),
+            _ => record.until,
+        };
+        Block {
+            cidr: found.net.to_string(),
+            state: state.into(),
+            node_name: found.node.clone(),
+            node_uid: record.node_uid.clone(),
+            fence: record.fence.clone().unwrap_or_default(),
+            resource_version: found.revision.to_string(),
+            until: until.map(|until| until.to_string()).unwrap_or_default(),
+            pool: None,
+            hold: record.hold.as_ref().map(Hold::told),
+        }
     }
 }
 
@@ -186,27 +213,28 @@ fn at_most(max: usize, field: &str, found: usize) -> Result<(), ApiError> {
     }
 }
 
-fn block(found: &Stored) -> Block {
-    let record = &found.record;
-    let state = match record.state {
-        RecordState::Assigned => BlockState::Assigned,
-        RecordState::Foreign => BlockState::Foreign,
-        RecordState::Draining => BlockState::Draining,
-        RecordState::Quarantined => BlockState::Quarantined,
+/// What is asked of a hold.
+fn hold_move(change: HoldChange) -> Result<HoldMove, ApiError> {
+    let action = change.action();
+    let HoldChange {
+        instance,
+        secret,
+        addresses,
+        ..
+    } = change;
+    let claimant = || match secret.as_str() {
+        "" => Err(error::bad_request("hold.secret is required")),
+        secret => Ok(Claimant::new(&instance, secret)),
     };
-    Block {
-        cidr: found.net.to_string(),
-        state: state.into(),
-        node_name: found.node.clone(),
-        node_uid: record.node_uid.clone(),
-        fence: record.fence.clone().unwrap_or_default(),
-        resource_version: found.revision.to_string(),
-        until: record
-            .until
-            .map(|until| until.to_string())
-            .unwrap_or_default(),
-        pool: None,
-    }
+    Ok(match action {
+        Action::Take => HoldMove::Take(claimant()?, addresses),
+        Action::End => HoldMove::End(claimant()?),
+        Action::Forget => HoldMove::Forget,
+        Action::Unspecified => {
+            let why = "hold.action: must be TAKE, END or FORGET";
+            return Err(error::bad_request(why));
+        }
+    })
 }
 
 fn reserved(net: &IpNet) -> Block {

@@ -14,6 +14,7 @@ pub(super) fn policy() -> Policy {
         service_ranges: "10.96.0.0/16,fd00:96::/112".parse().unwrap(),
         cluster_cidrs: vec!["10.244.0.0/22".parse().unwrap()],
         lenient: false,
+        release_after: None,
     }
 }
 

@@ -24,24 +24,24 @@ pub(super) fn change(
     }
 }
 
-const RELEASE: block_update::Change = block_update::Change::Release(true);
+pub(super) const RELEASE: block_update::Change = block_update::Change::Release(true);
 
-fn state(state: BlockState) -> block_update::Change {
+pub(super) fn state(state: BlockState) -> block_update::Change {
     block_update::Change::State(state.into())
 }
 
 impl TestServer {
-    async fn update(&self, update: BlockUpdate) -> Result<Option<Block>, ApiError> {
+    pub(super) async fn update(&self, update: BlockUpdate) -> Result<Option<Block>, ApiError> {
         let mut answers = self.client.blocks().update(vec![update]).await.unwrap();
         answers.remove(0)
     }
 
-    async fn records(&self) -> Vec<Block> {
+    pub(super) async fn records(&self) -> Vec<Block> {
         self.client.blocks().list().await.unwrap().blocks
     }
 
     /// State, block and node of each record, without the ranges of services.
-    async fn states(&self) -> Vec<String> {
+    pub(super) async fn states(&self) -> Vec<String> {
         let records = self.records().await;
         let records = records.iter().filter(|block| !block.node_name.is_empty());
         let state = |block: &Block| {
@@ -127,50 +127,6 @@ async fn a_node_that_is_still_kept_has_its_block() {
     deleting.metadata.finalizers = None;
     nodes.update(&deleting).await.unwrap();
     assert_eq!(server.states().await, ["draining 10.0.0.0/24 a"]);
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn sandboxes_of_a_node_that_is_gone_hold_its_block() {
-    let server = TestServer::start().await;
-    let nodes = server.nodes();
-    let mut a = with_blocks("a", &["10.0.0.0/24"]);
-    let allocated = ("podplane.io/pod-ips-allocated".to_owned(), "3".to_owned());
-    a.metadata.annotations = Some([allocated].into());
-    let created = nodes.create(&a).await.unwrap();
-    nodes.delete("a", &at_once()).await.unwrap();
-    let record = server.records().await.remove(0);
-    assert!(!record.until.is_empty());
-    let ask = |to| change("10.0.0.0/24", "a", created.uid(), to);
-    let quarantine = || state(BlockState::Quarantined);
-    for to in [RELEASE, quarantine()] {
-        let error = server.update(ask(to)).await.unwrap_err();
-        assert_eq!(error.reason, Reason::InUse, "{error}");
-    }
-    let held = block_update::Change::HeldSeconds;
-    let renewed = server.update(ask(held(1000))).await.unwrap().unwrap();
-    assert!(renewed.until > record.until);
-    let done = server.update(ask(held(0))).await.unwrap().unwrap();
-    assert_eq!(
-        (done.until.as_str(), done.state()),
-        ("", BlockState::Draining)
-    );
-    let kept = BlockUpdate {
-        quarantine_seconds: 3600,
-        ..ask(quarantine())
-    };
-    let kept = server.update(kept).await.unwrap().unwrap();
-    assert_eq!(kept.state(), BlockState::Quarantined);
-    let error = nodes.create(&with_blocks("b", &["10.0.0.0/24"])).await;
-    let error = error.unwrap_err().message;
-    let why = format!(
-        "of node \"a\", which is gone (quarantined until {})",
-        kept.until
-    );
-    assert!(error.contains(&why), "{error}");
-    // A kubelet that comes back late finds that they are in use after all.
-    let back = server.update(ask(held(60))).await.unwrap().unwrap();
-    assert_eq!(back.state(), BlockState::Draining);
     server.stop().await;
 }
 

@@ -125,6 +125,7 @@ async fn the_address_is_published_when_it_is_served() {
         service_cluster_ip_range: podplane_ipam::ServiceRanges::default(),
         cluster_cidr: Vec::new(),
         compat: podplane_ipam::Compat::None,
+        release_after: Duration::ZERO,
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();

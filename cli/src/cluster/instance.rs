@@ -21,7 +21,7 @@ use tonic::Status;
 
 use super::{
     data_dir::{DataDir, Member, Record},
-    departure,
+    departure::{self, Sandboxes},
     fabric::{Fabric, NodeNetwork},
     kubeconfig,
     mode::Mode,
@@ -165,7 +165,8 @@ impl Cluster {
             self.start_kubelet(index);
         }
         for name in gone {
-            departure::forget(&self.dir, &self.server, name).await?;
+            // With the run that they were of.
+            departure::forget(&self.dir, &self.server, name, Sandboxes::Gone).await?;
         }
         try_join_all(self.services().map(Service::listening)).await?;
         self.publish();
@@ -450,6 +451,11 @@ impl Cluster {
 
     async fn end_node(&mut self, name: &str) -> anyhow::Result<()> {
         let has_node = |group: &Group| group.nodes.iter().any(|node| node.name == name);
+        // A runtime of this cluster ends with what it runs.
+        let mut sandboxes = match self.plugins {
+            Some(_) => Sandboxes::Gone,
+            None => Sandboxes::Left,
+        };
         if let Some(index) = self.groups.iter().position(has_node) {
             let group = self.groups.swap_remove(index);
             // The kubelet first: it would make the sandboxes again.
@@ -458,12 +464,13 @@ impl Cluster {
                 kubelet.stopped().await;
             }
             let endpoint = self.cri_endpoint(name);
-            if let Err(error) = departure::remove_sandboxes_in_time(&endpoint).await {
-                tracing::warn!(
+            match departure::remove_sandboxes_in_time(&endpoint).await {
+                Ok(()) => sandboxes = Sandboxes::Gone,
+                Err(error) => tracing::warn!(
                     node = name,
                     error = format!("{error:#}"),
                     "sandboxes are left to the end of the node's namespace"
-                );
+                ),
             }
             if let Some(cri) = &group.cri {
                 cri.stop();
@@ -485,7 +492,7 @@ impl Cluster {
             let name = name.to_owned();
             spawn_blocking(move || fabric.remove_node(&name)).await??;
         }
-        departure::forget(&self.dir, &self.server, name).await?;
+        departure::forget(&self.dir, &self.server, name, sandboxes).await?;
         // Last, so that a removal that failed half-way can be asked for again.
         self.record.nodes.retain(|node| node.name != name);
         self.publish();

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     data_dir::{DataDir, Running},
-    departure, fabric,
+    departure::{self, Sandboxes},
+    fabric,
     processes::{self, Lines, Place},
     service::{Listens, STDERR, Service},
     settings::Settings,
@@ -150,11 +151,15 @@ async fn live(
 /// Takes the node out of the cluster. What fails is logged: whoever stops a node cannot wait for a server that is gone.
 async fn leave(node: &LoneNode, dir: &DataDir) {
     let name = node.name.as_str();
-    if let Err(error) = departure::remove_sandboxes(&processes::cri_endpoint(dir, None, name)).await
-    {
-        tracing::warn!(error = format!("{error:#}"), "sandboxes are left behind");
-    }
-    match departure::forget(dir, &node.server.to_string(), name).await {
+    let endpoint = processes::cri_endpoint(dir, None, name);
+    let sandboxes = match departure::remove_sandboxes(&endpoint).await {
+        Ok(()) => Sandboxes::Gone,
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "sandboxes are left behind");
+            Sandboxes::Left
+        }
+    };
+    match departure::forget(dir, &node.server.to_string(), name, sandboxes).await {
         Ok(()) => tracing::info!(node = name, "left the cluster"),
         Err(error) => tracing::warn!(error = format!("{error:#}"), "Node object is left behind"),
     }

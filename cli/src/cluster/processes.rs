@@ -108,6 +108,10 @@ impl Lines<'_> {
                 some(&settings.service_cluster_ip_range),
             ),
             ("--compat", some(settings.compat.name())),
+            (
+                "--release-after",
+                settings.release_after.clone().map(Into::into),
+            ),
         ];
         let args = args("apiserver", flags);
         self.published("apiserver", "apiserver", &settings.listen, args)

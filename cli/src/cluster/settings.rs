@@ -80,6 +80,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "PODPLANE_RELEASE_DELAY", value_name = "DURATION")]
     pub(crate) release_delay: Option<humantime::Duration>,
 
+    /// End the hold of a deleted node's block when the node has been silent for so long, though its
+    /// sandboxes may still have addresses of it; 0s: never [default: 0s]
+    #[arg(long, env = "PODPLANE_RELEASE_AFTER", value_name = "DURATION", value_parser = release_after)]
+    pub(crate) release_after: Option<humantime::Duration>,
+
     /// Whether pods get real interfaces: kernel, ledger (addresses alone, no privileges), or auto, which takes kernel if it can [default: auto]
     #[arg(long, env = "PODPLANE_NETWORK", value_enum, value_name = "MODE")]
     pub(crate) network: Option<Network>,
@@ -152,6 +157,8 @@ pub(crate) struct Settings {
     pub(crate) cloud_endpoint: Option<String>,
     /// Absent: the controller's default.
     pub(crate) release_delay: Option<String>,
+    /// Absent: the API server's default.
+    pub(crate) release_after: Option<String>,
     pub(crate) network: Network,
     #[serde(with = "by_name")]
     pub(crate) ip_policy: IpPolicy,
@@ -187,6 +194,7 @@ impl Default for Settings {
             cidr_allocator_type: AllocatorType::default(),
             cloud_endpoint: None,
             release_delay: None,
+            release_after: None,
             network: Network::default(),
             ip_policy: IpPolicy::default(),
             cni_template: Template::default(),
@@ -236,6 +244,7 @@ impl Flags {
             cidr_allocator_type,
             cloud_endpoint,
             release_delay,
+            release_after,
             network,
             ip_policy,
             cni_template,
@@ -276,6 +285,10 @@ impl Flags {
                 .as_ref()
                 .map(ToString::to_string)
                 .or_else(|| base.release_delay.clone()),
+            release_after: release_after
+                .as_ref()
+                .map(ToString::to_string)
+                .or_else(|| base.release_after.clone()),
             network: network.unwrap_or(base.network),
             ip_policy: ip_policy.unwrap_or(base.ip_policy),
             cni_template: cni_template.unwrap_or(base.cni_template),
@@ -383,7 +396,7 @@ impl Settings {
     }
 
     /// Each flag with what it comes to, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 19] {
+    fn values(&self) -> [(&'static str, String); 20] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -426,6 +439,10 @@ impl Settings {
                 "--release-delay",
                 self.release_delay.clone().unwrap_or_else(|| "0s".into()),
             ),
+            (
+                "--release-after",
+                self.release_after.clone().unwrap_or_else(|| "0s".into()),
+            ),
             ("--network", name_of(&self.network)),
             ("--ip-policy", name_of(&self.ip_policy)),
             ("--cni-template", name_of(&self.cni_template)),
@@ -448,6 +465,10 @@ impl Settings {
             ),
         ]
     }
+}
+
+fn release_after(text: &str) -> Result<humantime::Duration, String> {
+    podplane_apiserver::release_after(text).map(Into::into)
 }
 
 /// The same directories, wherever one is.
@@ -561,6 +582,7 @@ mod tests {
         assert!(differing("", given).is_empty());
         assert!(differing("", "--node-cidr-mask-size-ipv4 24").is_empty());
         assert!(differing("", "--release-delay 0s").is_empty());
+        assert!(differing("", "--release-after 0s").is_empty());
         assert!(differing("--release-delay 60s", "--release-delay 1m").is_empty());
     }
 

@@ -1,32 +1,32 @@
 //! `get`: what is there, as kubectl shows it.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{io::IsTerminal as _, process::ExitCode, str::FromStr, sync::Arc};
 
 use jiff::Timestamp;
 use podplane_api::table::Row;
 use podplane_client::{Api, Change, Client, ListParams, reflector};
 use serde_json::{Value, json};
 
-use super::{NamespaceArgs, Outcome, api};
+use super::{NamespaceArgs, Outcome, api, blocks};
 use crate::{
     global::{Global, block_on},
-    kind::{Kind, Targets, What, with_kind},
+    kind::{Kind, Targets, UnknownKind, What, with_kind},
     output::{self, Format, table::Table},
     report::UsageError,
 };
 
-/// Show objects: nodes, pods, events, leases, namespaces
+/// Show objects: nodes, pods, events, leases, namespaces; or node blocks and who holds them: blocks
 #[derive(Debug, clap::Args)]
 #[command(
     visible_alias = "ls",
-    after_help = "Examples:\n  podplane get nodes -o wide\n  podplane get pods -A -l app=web\n  podplane get pod web-0 -o yaml\n  podplane get node/node-0 pod/web-0\n  podplane get pods -w"
+    after_help = "Examples:\n  podplane get nodes -o wide\n  podplane get pods -A -l app=web\n  podplane get pod web-0 -o yaml\n  podplane get node/node-0 pod/web-0\n  podplane get pods -w\n  podplane get blocks\n  podplane get blocks node-0 10.244.3.0/24"
 )]
 pub(crate) struct Args {
-    /// A kind, such as pods, or an object, such as pod/web-0
+    /// A kind, such as pods, or an object, such as pod/web-0; or blocks
     #[arg(value_name = "KIND[/NAME]")]
-    what: What,
+    what: Subject,
 
-    /// Names of that kind; none: all
+    /// Names of that kind, of blocks CIDRs or nodes; none: all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
@@ -54,8 +54,40 @@ pub(crate) struct Args {
     watch: bool,
 }
 
+/// What is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Subject {
+    Objects(What),
+    /// The records of node blocks.
+    Blocks,
+}
+
+impl FromStr for Subject {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        match text.to_lowercase().as_str() {
+            "blocks" | "block" => Ok(Self::Blocks),
+            _ => text.parse().map(Self::Objects),
+        }
+    }
+}
+
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let targets = Targets::new(args.what.clone(), &args.names)?;
+    let what = match &args.what {
+        Subject::Objects(what) => what.clone(),
+        Subject::Blocks => {
+            let selects = !args.selector.is_empty() || !args.field_selector.is_empty();
+            if selects || args.watch {
+                let why = "blocks take no -l, --field-selector or -w: name nodes or CIDRs";
+                Err(UsageError(why.into()))?;
+            }
+            return block_on(async {
+                blocks::get(&global.client()?, &args.names, args.output).await
+            });
+        }
+    };
+    let targets = Targets::new(what, &args.names)?;
     let selects = !args.selector.is_empty() || !args.field_selector.is_empty();
     match &targets {
         Targets::Named(_) if selects => {
@@ -87,6 +119,10 @@ async fn get(client: &Client, args: &Args, targets: Targets) -> anyhow::Result<E
     };
     let mut printer = Printer::new(args, &targets);
     let mut outcome = Outcome::default();
+    let has_footer = targets == Targets::All(Kind::Node)
+        && !args.watch
+        && matches!(args.output, None | Some(Format::Wide))
+        && std::io::stdout().is_terminal();
     match targets {
         Targets::All(kind) => with_kind!(kind, K => {
             let api = api::<K>(client, namespace);
@@ -114,6 +150,9 @@ async fn get(client: &Client, args: &Args, targets: Targets) -> anyhow::Result<E
         }
     }
     printer.finish()?;
+    if has_footer {
+        blocks::footer(client).await?;
+    }
     Ok(outcome.exit_code())
 }
 
@@ -319,7 +358,10 @@ mod tests {
 
     fn printer(line: &str) -> Printer {
         let args = Line::parse_from(line.split(' ')).args;
-        let targets = Targets::new(args.what.clone(), &args.names).unwrap();
+        let Subject::Objects(what) = args.what.clone() else {
+            panic!("{line}");
+        };
+        let targets = Targets::new(what, &args.names).unwrap();
         Printer::new(&args, &targets)
     }
 

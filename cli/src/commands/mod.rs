@@ -2,6 +2,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod audit;
+mod blocks;
 pub(crate) mod cni;
 pub(crate) mod completion;
 pub(crate) mod create;
@@ -10,6 +11,7 @@ pub(crate) mod demo;
 pub(crate) mod describe;
 pub(crate) mod down;
 pub(crate) mod exec;
+mod forget;
 pub(crate) mod get;
 pub(crate) mod health;
 pub(crate) mod kubeconfig;

@@ -11,7 +11,7 @@ use podplane_proto::cluster::{
 };
 use tonic::{Status, transport::Channel};
 
-use super::{node_run, reset_bridge};
+use super::{forget, node_run, reset_bridge};
 use crate::{
     cluster::{
         control,
@@ -23,10 +23,11 @@ use crate::{
     output,
 };
 
-/// Add a node to the cluster that runs, remove one, reboot it, cut it off, reset its bridge, or be a node of a cluster elsewhere
+/// Add a node to the cluster that runs, remove one, reboot it, cut it off, reset its bridge, forget
+/// one that is gone, or be a node of a cluster elsewhere
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane node add edge-1\n  podplane node remove node-2\n  podplane node reboot node-1"
+    after_help = "Examples:\n  podplane node add edge-1\n  podplane node remove node-2\n  podplane node reboot node-1\n  podplane node forget node-3"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -79,6 +80,7 @@ enum Change {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
+    Forget(forget::Args),
     ResetBridge(reset_bridge::Args),
     Run(node_run::Args),
 }
@@ -96,6 +98,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let (names, request) = match args.change {
         Change::Run(args) => return node_run::run(args, &dir, global),
+        Change::Forget(args) => return forget::run(&args, global),
         Change::ResetBridge(args) => return reset_bridge::run(&args, &dir),
         Change::Add {
             names,

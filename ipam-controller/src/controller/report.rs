@@ -14,17 +14,25 @@ impl Shell {
             foreign,
             fits,
             draining,
+            held,
             released,
             sets,
             unusable,
         } = outcome;
-        let (draining, released) = match self.options.writes {
-            true => (draining, released),
+        let (draining, held, released) = match self.options.writes {
+            true => (draining, held, released),
             // What another allocator makes of them is not known here.
             false => Default::default(),
         };
         for remains in &draining {
             told(remains, "draining node block of a node that is gone");
+        }
+        for remains in &held {
+            told(
+                remains,
+                "node block of a node that is gone is held for its sandboxes",
+            );
+            self.held(remains);
         }
         for remains in &released {
             told(remains, "released node block");
@@ -61,8 +69,27 @@ impl Shell {
         self.status(node, uid, "CIDRNotAvailable");
     }
 
-    /// Tells again of every node that waits.
+    /// Tells of a block that only somebody's word frees.
+    fn held(&self, remains: &Remains) {
+        let Remains {
+            node,
+            uid,
+            pod_cidrs,
+        } = remains;
+        let cidrs: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
+        let message = format!(
+            "{} of the deleted node {node} is held, since its sandboxes may have addresses of it; the node ends that when they are gone, `podplane node remove {node}` does, or `podplane node forget {node}`",
+            cidrs.join(", ")
+        );
+        self.event((node, uid), EventType::Warning, "PodCIDRHeld", message);
+    }
+
+    /// Tells again of every node that waits, and of every block that is held.
     pub(super) fn remind(&self) {
+        let held: Vec<_> = self.decide(|allocator| allocator.held().collect());
+        for remains in held.iter().filter(|_| self.options.writes) {
+            self.held(remains);
+        }
         let names = |allocator: &mut Allocator| -> Vec<(String, String)> {
             let waiting = allocator.waiting();
             waiting

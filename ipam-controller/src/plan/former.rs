@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use podplane_api::jiff::Timestamp;
 
+use super::Remains;
+
 /// How far a block of a gone node is on its way back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Its addresses may be in use; by sandboxes that the kubelet still has until then, if there is a time.
-    Draining(Option<Timestamp>),
+    /// Its addresses may be in use.
+    Draining,
+    /// An instance of the node holds it for its sandboxes: until then, if there is a time, else
+    /// until that is ended.
+    Held(Option<Timestamp>),
     /// Nothing uses it, and it is kept back until then.
     Quarantined(Timestamp),
 }
@@ -22,15 +27,19 @@ impl Formers {
     /// The node is gone. What its records say will be learned.
     pub(super) fn add(&mut self, name: &str, uid: &str, nets: &[IpNet]) {
         for net in nets {
-            self.of(name, uid)
-                .entry(*net)
-                .or_insert(Phase::Draining(None));
+            self.of(name, uid).entry(*net).or_insert(Phase::Draining);
         }
     }
 
-    /// What a record says. Returns whether the block was not known.
-    pub(super) fn learn(&mut self, name: &str, uid: &str, net: IpNet, phase: Phase) -> bool {
-        self.of(name, uid).insert(net, phase).is_none()
+    /// What a record says. Returns what was known of the block.
+    pub(super) fn learn(
+        &mut self,
+        name: &str,
+        uid: &str,
+        net: IpNet,
+        phase: Phase,
+    ) -> Option<Phase> {
+        self.of(name, uid).insert(net, phase)
     }
 
     /// The record is gone. Returns whether it was the last of the node.
@@ -65,7 +74,23 @@ impl Formers {
     /// Whether sandboxes are known to hold any.
     pub(super) fn any_held(&self) -> bool {
         self.iter()
-            .any(|(_, _, phase)| matches!(phase, Phase::Draining(Some(_))))
+            .any(|(_, _, phase)| matches!(phase, Phase::Held(_)))
+    }
+
+    /// Those that instances of their nodes hold.
+    pub(super) fn held(&self) -> impl Iterator<Item = Remains> {
+        let all = self.0.iter().flat_map(|(name, uids)| {
+            let of_name = uids.iter();
+            of_name.flat_map(move |(uid, nets)| {
+                nets.iter().map(move |(net, phase)| (name, uid, net, phase))
+            })
+        });
+        let held = all.filter(|(.., phase)| matches!(phase, Phase::Held(_)));
+        held.map(|(node, uid, net, _)| Remains {
+            node: node.clone(),
+            uid: uid.clone(),
+            pod_cidrs: vec![*net],
+        })
     }
 
     pub(super) fn phase(&self, name: &str, uid: &str, net: IpNet) -> Option<Phase> {

@@ -104,7 +104,7 @@ impl World {
                 if let Some(view) = self.nodes.remove(&named(index)) {
                     for record in self.records.values_mut() {
                         if record.uid == view.uid {
-                            record.standing = Standing::Gone(Phase::Draining(None));
+                            record.standing = Standing::Gone(Phase::Draining);
                         }
                     }
                     self.untold.push_back((named(index), None));

@@ -175,6 +175,7 @@ impl Plan {
             released,
             sets,
             unusable,
+            held: _,
         } = outcome;
         self.sets.extend(sets);
         self.unusable
@@ -454,9 +455,10 @@ fn without_a_range_blocks_are_only_known() {
 }
 
 #[test]
-fn what_sandboxes_hold_is_released_when_they_do_not_or_their_time_is_over() {
+fn what_is_held_is_released_when_that_is_ended_or_its_time_is_over() {
     let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
-    let held = |until| Standing::Gone(Phase::Draining(until));
+    let held = |until| Standing::Gone(Phase::Held(until));
+    let draining = || Standing::Gone(Phase::Draining);
     let of_a = |standing| vec![record("10.0.0.0/24", "a", "1", standing)];
     let plan = sut.take_in(of_a(held(Some(at(40)))));
     assert_eq!((plan.again, &*plan.updates), (Some(at(40)), &[][..]));
@@ -472,12 +474,27 @@ fn what_sandboxes_hold_is_released_when_they_do_not_or_their_time_is_over() {
         sut.nodes(one("b", Some(view("2", &[]))));
         let plan = match over {
             true => sut.later("a", 60),
-            false => sut.take_in(of_a(held(None))),
+            false => sut.take_in(of_a(draining())),
         };
         assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
         assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
         assert!(!sut.is_pressed());
     }
+    // Without a limit no time is long enough.
+    let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
+    let first = sut.allocator.take_in(of_a(held(None)));
+    assert_eq!(first.held.len(), 1);
+    assert_eq!(
+        sut.allocator.take_in(of_a(held(None))).held,
+        [],
+        "told once"
+    );
+    assert_eq!(sut.allocator.held().count(), 1);
+    sut.nodes(one("b", Some(view("2", &[]))));
+    let plan = sut.later("a", 1_000_000);
+    assert_eq!((plan.again, &*plan.updates), (None, &[][..]));
+    let plan = sut.take_in(of_a(draining()));
+    assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
 }
 
 #[test]
@@ -576,7 +593,7 @@ fn one_of_two_that_share_a_block_fits_when_the_other_is_gone() {
 fn a_record_whose_node_is_thought_to_live_waits_for_the_watch() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
-    let gone = Standing::Gone(Phase::Draining(None));
+    let gone = Standing::Gone(Phase::Draining);
     let records = vec![record("10.0.0.0/24", "a", "1", gone)];
     assert_eq!(sut.take_in(records), Plan::default());
     assert_eq!(sut.nodes(one("a", None)).released.len(), 1);

@@ -20,6 +20,8 @@ pub struct Outcome {
     pub fits: Vec<(String, String)>,
     /// What nodes that are gone have left.
     pub draining: Vec<Remains>,
+    /// What nodes that are gone have left, and instances of them hold.
+    pub held: Vec<Remains>,
     /// What nodes that are gone have left, and anybody may have now.
     pub released: Vec<Remains>,
     /// Names of ClusterCIDRs to look at.
@@ -262,14 +264,16 @@ impl Allocator {
                     continue;
                 }
                 let change = match phase {
-                    Phase::Draining(Some(until)) | Phase::Quarantined(until) if until > now => {
+                    // What ends it is in its record, when that is read next.
+                    Phase::Held(None) => continue,
+                    Phase::Held(Some(until)) | Phase::Quarantined(until) if until > now => {
                         work.again = Some(work.again.map_or(until, |again| again.min(until)));
                         continue;
                     }
-                    Phase::Draining(_) if !self.release_delay.is_zero() => {
+                    Phase::Draining | Phase::Held(_) if !self.release_delay.is_zero() => {
                         Change::Quarantine(self.release_delay)
                     }
-                    Phase::Draining(_) | Phase::Quarantined(_) => Change::Release,
+                    Phase::Draining | Phase::Held(_) | Phase::Quarantined(_) => Change::Release,
                 };
                 work.updates.push(Update {
                     net,

@@ -24,13 +24,17 @@ pub(super) fn of(known: &Allocator) -> Vec<AuditFinding> {
     findings.extend(known.formers().map(|(node, net, phase)| {
         let former = format!("{net} of the former node {node}");
         match phase {
-            Phase::Draining(None) => {
+            Phase::Draining => {
                 let message = format!("{former} is kept while pods may have its addresses");
                 finding("draining-block", "info", [node], message)
             }
-            Phase::Draining(Some(until)) => {
-                let message = format!("{former} is kept for its sandboxes until {until} or longer");
-                finding("draining-block", "info", [node], message)
+            Phase::Held(until) => {
+                let until = until.map_or_else(
+                    || format!("the node ends that, or `podplane node forget {node}` does"),
+                    |until| format!("{until} or longer"),
+                );
+                let message = format!("{former} is held for its sandboxes until {until}");
+                finding("held-block", "warning", [node], message)
             }
             Phase::Quarantined(until) => {
                 let message = format!("{former} is kept back until {until}");

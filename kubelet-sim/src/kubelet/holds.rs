@@ -1,9 +1,10 @@
 //! Blocks of Nodes that are gone while sandboxes here have addresses of them.
 //!
-//! A deleted Node's block drains: the API server keeps its record until no pod has an address of it, and for a while if the Node said that addresses were in use. Pods
-//! can be gone before their sandboxes are (`kubectl delete pod --force`), so for that while the kubelet says again and again that it is not
-//! over, and then that it is. A kubelet that is silent for [`HELD_SECONDS`] is taken for gone with its sandboxes, as Kubernetes takes a node for gone
-//! whose lease is as old.
+//! A deleted Node's block is held until the instance of the node that holds it says that its last
+//! sandbox is gone, however long that takes. Pods can be gone before their sandboxes are (`kubectl
+//! delete pod --force`). Until then the kubelet says again and again that it is not over, and which
+//! addresses are in use: so people see who is at work, and a server with `--release-after` does not
+//! take the node for gone with its sandboxes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,12 +16,14 @@ use std::{
 };
 
 use ipnet::IpNet;
-use podplane_api::{Object as _, core::Node as NodeObject};
+use podplane_api::{Object as _, core::Node as NodeObject, jiff::Timestamp};
 use podplane_client::{ApiError, Cache, Change, Reason, answered};
 use podplane_cni::host_local;
 use podplane_proto::{
-    blocks::{HELD_SECONDS, MAX_UPDATES},
-    ipam::{BlockState, BlockUpdate, block_update},
+    blocks::MAX_UPDATES,
+    ipam::{
+        Block as Recorded, BlockState, BlockUpdate, PodAddress, block_update, hold_change::Action,
+    },
 };
 use tokio::{
     task,
@@ -31,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use super::node::{Node, NodeError};
 use crate::cri::sandboxes::chain;
 
-/// How often that is said.
+/// How often that is said, at least.
 const RENEW: Duration = Duration::from_secs(10);
 /// How often it is looked whether the last sandbox is gone.
 const LOOK: Duration = Duration::from_secs(1);
@@ -46,7 +49,7 @@ struct Block {
     cidr: String,
 }
 
-/// With when it was last said that they are held.
+/// With when it is to be said again that they are held.
 type Blocks = BTreeMap<Block, Option<Instant>>;
 
 /// Keeps them until `stop`.
@@ -102,9 +105,9 @@ impl Holds {
     async fn look(&self, blocks: &mut Blocks, is_behind: &mut bool) -> Result<(), ApiError> {
         if *is_behind {
             let found = self.draining().await?;
-            let said = |block: &Block| blocks.get(block).copied().flatten();
+            let due = |block: &Block| blocks.get(block).copied().flatten();
             let found = found.into_iter();
-            *blocks = found.map(|block| (block.clone(), said(&block))).collect();
+            *blocks = found.map(|block| (block.clone(), due(&block))).collect();
             *is_behind = false;
         }
         self.say(blocks).await
@@ -121,14 +124,19 @@ impl Holds {
         }
     }
 
-    /// The blocks that drain, of Nodes of ours.
+    /// The blocks of gone Nodes of ours that instances here hold, or may hold.
     async fn draining(&self) -> Result<BTreeSet<Block>, ApiError> {
         let Some(any) = self.nodes.values().next() else {
             return Ok(BTreeSet::new());
         };
         let listed = answered(any.client.blocks().list()).await?;
+        let is_ours = |block: &Recorded| {
+            let (node, hold) = (self.nodes.get(&block.node_name)?, block.hold.as_ref()?);
+            let instance = hold.instance.as_str();
+            Some(instance.is_empty() || instance == node.instance.id())
+        };
         let of_ours = listed.blocks.into_iter().filter(|block| {
-            block.state() == BlockState::Draining && self.nodes.contains_key(&block.node_name)
+            block.state() == BlockState::Draining && is_ours(block).unwrap_or_default()
         });
         let blocks = of_ours.map(|block| Block {
             node: block.node_name,
@@ -141,40 +149,31 @@ impl Holds {
     /// Says of each block whether it is held, if that is due, and drops those that are done.
     async fn say(&self, blocks: &mut Blocks) -> Result<(), ApiError> {
         let mut due = Vec::new();
-        for (block, renewed) in blocks.iter() {
-            let is_held = self.is_held(block).await;
-            if !is_held || renewed.is_none_or(|at| at.elapsed() >= RENEW) {
-                due.push((block.clone(), is_held));
+        for (block, next) in blocks.iter() {
+            let used = self.used(block).await;
+            if used.is_none() || next.is_none_or(|next| next <= Instant::now()) {
+                due.push((block.clone(), used));
             }
         }
         for part in due.chunks(MAX_UPDATES) {
             let Some(any) = self.nodes.values().next() else {
                 return Ok(());
             };
-            let now = Instant::now();
-            let updates = part.iter().map(|(block, is_held)| BlockUpdate {
-                cidr: block.cidr.clone(),
-                node_name: block.node.clone(),
-                node_uid: block.uid.clone(),
-                change: Some(block_update::Change::HeldSeconds(if *is_held {
-                    HELD_SECONDS
-                } else {
-                    0
-                })),
-                ..BlockUpdate::default()
-            });
+            let updates = part
+                .iter()
+                .filter_map(|(block, used)| self.update(block, used));
             let answers = answered(any.client.blocks().update(updates.collect())).await?;
-            for ((block, is_held), answer) in part.iter().zip(answers) {
+            for ((block, used), answer) in part.iter().zip(answers) {
                 let Block { node, uid, cidr } = block;
                 match answer {
-                    Ok(Some(_)) if *is_held => {
+                    Ok(Some(recorded)) if used.is_some() => {
                         tracing::info!(
                             node,
                             uid,
                             cidr,
                             "block of a deleted node held for its sandboxes"
                         );
-                        blocks.insert(block.clone(), Some(now));
+                        blocks.insert(block.clone(), Some(Instant::now() + pause(&recorded)));
                     }
                     Ok(_) => {
                         tracing::info!(
@@ -198,48 +197,95 @@ impl Holds {
         Ok(())
     }
 
-    /// Whether a sandbox has an address of the block. What is not known may be so.
-    async fn is_held(&self, block: &Block) -> bool {
-        let (Some(node), Ok(net)) = (self.nodes.get(&block.node), block.cidr.parse()) else {
-            return false;
+    /// What is said of a block, of which these addresses are in use, or none.
+    fn update(&self, block: &Block, used: &Option<Vec<PodAddress>>) -> Option<BlockUpdate> {
+        let identity = self.nodes.get(&block.node)?.instance.identity();
+        let change = match used {
+            Some(addresses) => identity.hold(Action::Take, addresses.clone()),
+            None => identity.hold(Action::End, Vec::new()),
         };
-        match node.has_sandbox_in(net).await {
-            Ok(is_held) => is_held,
+        Some(BlockUpdate {
+            cidr: block.cidr.clone(),
+            node_name: block.node.clone(),
+            node_uid: block.uid.clone(),
+            change: Some(block_update::Change::Hold(change)),
+            ..BlockUpdate::default()
+        })
+    }
+
+    /// The addresses of the block that sandboxes have; nothing, if none has any. What is not known
+    /// may be so.
+    async fn used(&self, block: &Block) -> Option<Vec<PodAddress>> {
+        let (Some(node), Ok(net)) = (self.nodes.get(&block.node), block.cidr.parse()) else {
+            return Some(Vec::new());
+        };
+        match node.used_of(net).await {
+            Ok(used) => used,
             Err(error) => {
                 tracing::debug!(node = node.name(), error = %chain(&error), "addresses not known; the block stays held");
-                true
+                Some(Vec::new())
             }
         }
     }
+}
+
+/// How long after a renewal the next one is due: soon enough for a server that ends holds by time.
+fn pause(recorded: &Recorded) -> Duration {
+    let until = recorded.until.parse::<Timestamp>().ok();
+    let left = until.map(|until| until.duration_since(Timestamp::now()));
+    let left = left.and_then(|left| Duration::try_from(left).ok());
+    left.map_or(RENEW, |left| RENEW.min(left / 3))
 }
 
 /// Whether the block does not drain any more, so that there is nothing to hold. Any other error may pass.
 fn is_over(error: &ApiError) -> bool {
     matches!(
         error.reason,
-        Reason::NotFound | Reason::Conflict | Reason::InUse
+        Reason::NotFound | Reason::Conflict | Reason::InUse | Reason::Forbidden
     )
 }
 
 impl Node {
-    /// Whether a sandbox has an address of `net`, or may have one soon.
-    async fn has_sandbox_in(&self, net: IpNet) -> Result<bool, NodeError> {
-        if self.announced.try_write().is_err() {
-            return Ok(true);
+    /// The addresses of `net` that sandboxes have; nothing, if none has any, nor may have one soon.
+    async fn used_of(&self, net: IpNet) -> Result<Option<Vec<PodAddress>>, NodeError> {
+        if self.held.try_write().is_err() {
+            return Ok(Some(Vec::new()));
         }
         let networks = self.dir.networks();
         let earlier = task::spawn_blocking(move || leases_below(&networks)).await??;
         let books = self.books().await?;
         if !books.has_files() && !books.sandboxes.is_empty() {
-            return Ok(true);
+            return Ok(Some(Vec::new()));
         }
-        let has = |id: &str| books.sandboxes.iter().any(|sandbox| sandbox.id == id);
         let current = books
             .leases
             .iter()
             .map(|lease| (lease.ip, lease.container_id.clone()));
-        let mut leases = current.chain(earlier);
-        Ok(leases.any(|(ip, id)| net.contains(&ip) && has(&id)))
+        let has = |id: &str| books.sandboxes.iter().any(|sandbox| sandbox.id == id);
+        let mut used: BTreeSet<_> = current
+            .chain(earlier)
+            .filter(|(ip, id)| net.contains(ip) && has(id))
+            .collect();
+        if used.is_empty() {
+            // Files can be lost while their sandboxes live.
+            for sandbox in &books.sandboxes {
+                let ips = self.addresses_of(&sandbox.id).await?.into_iter();
+                let of_net = ips.filter(|ip| net.contains(ip));
+                used.extend(of_net.map(|ip| (ip, sandbox.id.clone())));
+            }
+        }
+        let told = used.iter().filter_map(|(ip, id)| {
+            let sandbox = books.sandboxes.iter().find(|sandbox| sandbox.id == *id)?;
+            Some(PodAddress {
+                address: ip.to_string(),
+                namespace: sandbox.pod.namespace.clone(),
+                name: sandbox.pod.name.clone(),
+                uid: sandbox.uid.clone(),
+                node_name: self.name().to_owned(),
+            })
+        });
+        let told: Vec<_> = told.collect();
+        Ok((!told.is_empty()).then_some(told))
     }
 }
 
@@ -264,14 +310,18 @@ mod tests {
     #[test]
     fn a_block_is_held_until_the_record_says_otherwise() {
         let over = |reason| is_over(&ApiError::new(reason, ""));
-        for reason in [Reason::NotFound, Reason::Conflict, Reason::InUse] {
+        for reason in [
+            Reason::NotFound,
+            Reason::Conflict,
+            Reason::InUse,
+            Reason::Forbidden,
+        ] {
             assert!(over(reason), "{reason:?}");
         }
         for reason in [
             Reason::InternalError,
             Reason::Timeout,
             Reason::ServiceUnavailable,
-            Reason::Forbidden,
         ] {
             assert!(!over(reason), "{reason:?}");
         }

@@ -1,37 +1,52 @@
-//! A node's word that addresses of its block are in use.
+//! A node's hold of its blocks.
 //!
-//! When a Node is deleted, the API server keeps its block from others for as long as its kubelet needs to say that sandboxes still have addresses of it, but only if
-//! the Node had said so ([`POD_IPS_ALLOCATED`]). So it is said before the first sandbox is made, and taken back after the last one is gone, never the other way round.
+//! The API server gives a block that is held to nobody, whatever becomes of the Node and its pods.
+//! So a node takes the hold before it makes its first sandbox, and ends it after the last one is
+//! gone, never the other way round. The hold is this instance's: another instance of the node
+//! cannot end it, and makes no sandbox in the block.
 
-use podplane_api::{
-    Object as _,
-    core::Node as NodeObject,
-    pod_ips::{self, POD_IPS_ALLOCATED},
-};
+use std::net::IpAddr;
+
+use podplane_api::{Object as _, core::Node as NodeObject};
+use podplane_client::{Reason, answered};
+use podplane_proto::ipam::{BlockUpdate, block_update, hold_change::Action};
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::{
     ipam_report::FRESH,
     node::{Books, Node, NodeError, pod_cidrs},
 };
+use crate::PodCidrs;
 
-/// Writes that met a change of the Node are tried again this often.
-const CONFLICTS: u32 = 10;
+/// What is known of the hold of the node's blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    /// A process before this one may have taken it.
+    #[default]
+    Unknown,
+    /// No sandbox has an address, and no other instance holds them.
+    Ended(Blocks),
+    /// It is taken.
+    Taken(Blocks),
+}
 
-/// Whether the annotation says that no address is in use.
-pub(super) fn none_in_use(annotation: Option<&String>) -> bool {
-    annotation.is_none_or(|count| count == "0")
+/// The UID of a Node, and its blocks.
+pub type Blocks = (String, Option<PodCidrs>);
+
+fn blocks(node: &NodeObject) -> Blocks {
+    (node.uid().to_owned(), pod_cidrs(node))
 }
 
 impl Node {
-    /// Sees to it that the Node says that addresses are in use, for as long as what is returned lives. Hold it while a sandbox is made.
+    /// Sees to it that the node's blocks are held, for as long as what is returned lives. Hold it
+    /// while a sandbox is made.
     ///
     /// The Node is read anew each time: one that was deleted and created again has another block, of which the pod may be known sooner than of the Node.
     ///
     /// # Errors
     ///
     /// [`NodeError`]: then no sandbox may be made.
-    pub async fn announce(&self) -> Result<RwLockReadGuard<'_, Option<String>>, NodeError> {
+    pub async fn announce(&self) -> Result<RwLockReadGuard<'_, Hold>, NodeError> {
         let found = self.client.all::<NodeObject>().get(self.name()).await;
         let node = found.map_err(|error| match error.is_not_found() {
             true => NodeError::Gone(self.name().to_owned()),
@@ -41,73 +56,115 @@ impl Node {
         if cidrs != *self.configured.lock().await && (cidrs.is_some() || self.dir.uses_pod_cidr()) {
             return Err(NodeError::Renumbered(self.name().to_owned()));
         }
-        let uid = node.uid();
-        let announced = self.announced.read().await;
-        if announced.as_deref() == Some(uid) {
-            return Ok(announced);
+        let held = self.held.read().await;
+        if *held == Hold::Taken(blocks(&node)) {
+            return Ok(held);
         }
-        drop(announced);
-        let mut announced = self.announced.write().await;
-        if announced.as_deref() != Some(uid) {
-            self.say_in_use(uid).await?;
-            *announced = Some(uid.to_owned());
-        }
-        Ok(announced.downgrade())
+        drop(held);
+        self.take_hold(&node).await.map(RwLockWriteGuard::downgrade)
     }
 
-    async fn say_in_use(&self, uid: &str) -> Result<(), NodeError> {
-        let nodes = self.client.all::<NodeObject>();
-        let mut conflicts = 0..CONFLICTS;
-        loop {
-            // Not from the cache, which may not know yet that it was taken back.
-            let found = nodes.get(self.name()).await;
-            let mut node = found.map_err(NodeError::api("read the node"))?;
-            if node.uid() != uid {
-                return Err(NodeError::Gone(self.name().to_owned()));
-            }
-            if pod_ips::allocated(&node).is_some_and(|count| count > 0) {
-                return Ok(());
-            }
-            let annotations = node.metadata.annotations.get_or_insert_default();
-            annotations.insert(POD_IPS_ALLOCATED.into(), "1".into());
-            match nodes.update(&node).await {
-                Ok(_) => return Ok(()),
-                Err(error) if error.is_conflict() && conflicts.next().is_some() => {}
-                Err(error) => return Err(NodeError::api("annotate the node")(error)),
-            }
+    /// Takes the hold, if it is not taken.
+    async fn take_hold(&self, node: &NodeObject) -> Result<RwLockWriteGuard<'_, Hold>, NodeError> {
+        let mut held = self.held.write().await;
+        if *held != Hold::Taken(blocks(node)) {
+            self.change_hold(node, Action::Take).await?;
+            *held = Hold::Taken(blocks(node));
         }
+        Ok(held)
     }
 
-    /// The addresses of the node; and, if it may say that none is in use any more, the right to: no sandbox is made while that is held.
+    /// Takes or ends the hold of each of the node's blocks.
+    async fn change_hold(&self, node: &NodeObject, action: Action) -> Result<(), NodeError> {
+        let cidrs = pod_cidrs(node);
+        let cidrs = cidrs.iter().flat_map(|cidrs| cidrs.iter());
+        let update = |cidr: &ipnet::IpNet| BlockUpdate {
+            cidr: cidr.to_string(),
+            node_name: self.name().to_owned(),
+            node_uid: node.uid().to_owned(),
+            change: Some(block_update::Change::Hold(
+                self.instance.identity().hold(action, Vec::new()),
+            )),
+            ..BlockUpdate::default()
+        };
+        let updates: Vec<_> = cidrs.map(update).collect();
+        if updates.is_empty() {
+            return Ok(());
+        }
+        let failed = NodeError::api("change the hold of the node's block");
+        let answers = answered(self.client.blocks().update(updates)).await;
+        for answer in answers.map_err(failed)? {
+            match answer {
+                Ok(_) => {}
+                // Without a record nobody holds it.
+                Err(error) if action == Action::End && error.is_not_found() => {}
+                Err(error) if error.reason == Reason::Forbidden => {
+                    return Err(NodeError::HeldByAnother(error.message));
+                }
+                Err(error) => return Err(NodeError::api("change the hold of the node's block")(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The addresses of the node. If sandboxes have some, the node's blocks are held from now on;
+    /// if none has, they are not, and no other instance of the node holds them either.
     ///
     /// # Errors
     ///
     /// [`NodeError`].
-    pub(super) async fn settled_books(
-        &self,
-        node: &NodeObject,
-    ) -> Result<(Books, Option<RwLockWriteGuard<'_, Option<String>>>), NodeError> {
+    pub(super) async fn settled_books(&self, node: &NodeObject) -> Result<Books, NodeError> {
         let books = self.books_within(FRESH).await?;
-        let annotations = node.metadata.annotations.as_ref();
-        let says = annotations.and_then(|all| all.get(POD_IPS_ALLOCATED));
-        if books.any_in_use() || none_in_use(says) {
-            return Ok((books, None));
+        if self.any_in_use(&books).await? {
+            // Those of a process before this one, or of a version without holds.
+            if *self.held.read().await != Hold::Taken(blocks(node)) {
+                drop(self.take_hold(node).await?);
+            }
+            return Ok(books);
         }
-        let Ok(quiet) = self.announced.try_write() else {
-            return Ok((books, None));
+        // One is about to be made.
+        let Ok(mut held) = self.held.try_write() else {
+            return Ok(books);
         };
-        // One may have been made since they were read.
-        Ok((self.books().await?, Some(quiet)))
-    }
-}
-
-impl Books {
-    /// Whether a sandbox has an address of the node's ranges, or may have.
-    fn any_in_use(&self) -> bool {
-        // What a plugin reports may be older than the newest sandbox.
-        match self.has_files() {
-            true => self.current().any(|lease| self.owner(lease).is_some()),
-            false => !self.sandboxes.is_empty(),
+        if *held == Hold::Ended(blocks(node)) {
+            return Ok(books);
         }
+        // One may have been made since they were read.
+        let books = self.books().await?;
+        if !self.any_in_use(&books).await? {
+            // Before the call, which may be carried out without an answer.
+            *held = Hold::Unknown;
+            self.change_hold(node, Action::End).await?;
+            *held = Hold::Ended(blocks(node));
+        }
+        Ok(books)
+    }
+
+    /// Whether a sandbox has an address, or may have.
+    async fn any_in_use(&self, books: &Books) -> Result<bool, NodeError> {
+        // What a plugin reports may be older than the newest sandbox.
+        if !books.has_files() {
+            return Ok(!books.sandboxes.is_empty());
+        }
+        if books
+            .leases
+            .iter()
+            .any(|lease| books.owner(lease).is_some())
+        {
+            return Ok(true);
+        }
+        // Files can be lost while their sandboxes live.
+        for sandbox in &books.sandboxes {
+            if !self.addresses_of(&sandbox.id).await?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The addresses of a sandbox, as the runtime knows them.
+    pub(super) async fn addresses_of(&self, id: &str) -> Result<Vec<IpAddr>, NodeError> {
+        let asked = self.runtime.addresses(id).await;
+        asked.map_err(NodeError::runtime("ask for the sandbox's status"))
     }
 }

@@ -1,4 +1,9 @@
-//! The lease by which others see that a kubelet lives.
+//! The lease by which others see that a kubelet lives, and which instance of its node it is.
+//!
+//! `holderIdentity` is the node's name, as Kubernetes has it; the annotation [`INSTANCE`] says
+//! which instance renews it. Another instance is refused while the lease is fresh, and takes a
+//! stale one over; each write is guarded by the revision that was read, so of two that start at
+//! once one wins.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,31 +11,68 @@ use podplane_api::{
     Object as _, ObjectKey,
     coordination::{Lease, LeaseSpec},
     core::Node as NodeObject,
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
     meta::{MicroTime, ObjectMeta, OwnerReference},
 };
-use podplane_client::ApiError;
-use tokio::time::MissedTickBehavior;
+use podplane_client::{ApiError, Reason};
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::node::Node;
 
+/// The annotation of a node's Lease that says which instance of the node renews it.
+pub const INSTANCE: &str = "podplane.io/instance";
 /// Where leases of nodes are.
-const NAMESPACE: &str = "kube-node-lease";
+pub const NAMESPACE: &str = "kube-node-lease";
 /// How long a node counts as alive after a renewal. Kubernetes' default.
 const DURATION_SECONDS: i32 = 40;
 
-/// Renews the lease of `node` every `interval` while its Node is there.
+/// Why a lease is not ours.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// Another instance of the node has it.
+    #[error(transparent)]
+    Taken(#[from] Taken),
+    /// The API server refused, or cannot be reached.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+/// Another instance of the node has its lease.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "another kubelet runs node {node}: instance {instance}{since}, last heard of {ago} s ago; this one is instance {own}. Stop the other one and wait until it has been silent for {DURATION_SECONDS} s, {wait} s from now at the earliest, or give this one another node name"
+)]
+pub struct Taken {
+    node: String,
+    own: String,
+    instance: String,
+    /// ` since TIME`, if that is known.
+    since: String,
+    ago: i64,
+    wait: i64,
+}
+
+impl Taken {
+    /// When the lease is stale, if it is not renewed.
+    pub fn wait(&self) -> Duration {
+        Duration::from_secs(self.wait.unsigned_abs())
+    }
+}
+
+/// Renews the lease of `node` every `interval` while its Node is there, once the node has taken it.
+/// If another instance takes it over, the node stops making sandboxes.
 ///
 /// # Errors
 ///
-/// None; the signature is that of a task.
+/// [`Taken`] if another instance has taken over, and the node is the only one of this process.
 pub async fn renew(
     node: Arc<Node>,
     interval: Duration,
     stop: CancellationToken,
-) -> Result<(), ApiError> {
-    let mut ticks = tokio::time::interval(interval);
+) -> Result<(), Taken> {
+    // It was renewed when it was taken.
+    let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut held = None;
     let mut network = node.network.subscribe();
@@ -38,6 +80,10 @@ pub async fn renew(
     node.nodes.synced().await;
     loop {
         // Losing any of these waits loses nothing.
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = node.ours() => {}
+        }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             _ = ticks.tick() => {}
@@ -53,11 +99,37 @@ pub async fn renew(
         };
         match renew_once(&node, &object, held.take()).await {
             Ok(lease) => held = Some(lease),
-            Err(error) => {
+            Err(LeaseError::Taken(taken)) => {
+                tracing::error!(node = node.name(), error = %taken, "lease lost; no sandbox is made any more");
+                node.lost();
+                if node.is_alone {
+                    return Err(taken);
+                }
+            }
+            Err(LeaseError::Api(error)) => {
                 tracing::warn!(node = node.name(), %error, "lease not renewed; trying again");
                 ticks.reset_after(interval.min(Duration::from_secs(1)));
             }
         }
+    }
+}
+
+/// That no other instance has the lease now.
+///
+/// # Errors
+///
+/// [`LeaseError`].
+pub async fn check(node: &Node) -> Result<(), LeaseError> {
+    let leases = node.client.namespaced::<Lease>(NAMESPACE);
+    match leases.get(node.name()).await {
+        Ok(found) => Ok(judge(
+            &found,
+            node.name(),
+            node.instance.id(),
+            Timestamp::now(),
+        )?),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -66,33 +138,85 @@ async fn renew_once(
     node: &Node,
     object: &NodeObject,
     held: Option<Lease>,
-) -> Result<Lease, ApiError> {
+) -> Result<Lease, LeaseError> {
     let leases = node.client.namespaced::<Lease>(NAMESPACE);
+    let own = node.instance.id();
     if let Some(lease) = held {
-        match leases.update(&renewed(lease, object)).await {
+        match leases.update(&renewed(lease, object, own)).await {
             Err(error) if error.is_conflict() || error.is_not_found() => {}
-            answer => return answer,
+            answer => return Ok(answer?),
         }
     }
-    match leases.get(node.name()).await {
-        Ok(lease) => leases.update(&renewed(lease, object)).await,
-        Err(error) if error.is_not_found() => {
-            let lease = Lease {
-                metadata: ObjectMeta {
-                    name: Some(node.name().into()),
-                    namespace: Some(NAMESPACE.into()),
-                    ..ObjectMeta::default()
-                },
-                spec: None,
-            };
-            leases.create(&renewed(lease, object)).await
+    take(node, object).await
+}
+
+/// Takes the lease: makes it, renews it if it is this instance's, or takes a stale one over from
+/// another instance.
+///
+/// # Errors
+///
+/// [`LeaseError`].
+pub async fn take(node: &Node, object: &NodeObject) -> Result<Lease, LeaseError> {
+    let leases = node.client.namespaced::<Lease>(NAMESPACE);
+    let own = node.instance.id();
+    loop {
+        let written = match leases.get(node.name()).await {
+            Ok(found) => {
+                judge(&found, node.name(), own, Timestamp::now())?;
+                leases.update(&renewed(found, object, own)).await
+            }
+            Err(error) if error.is_not_found() => {
+                let lease = Lease {
+                    metadata: ObjectMeta {
+                        name: Some(node.name().into()),
+                        namespace: Some(NAMESPACE.into()),
+                        ..ObjectMeta::default()
+                    },
+                    spec: None,
+                };
+                leases.create(&renewed(lease, object, own)).await
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match written {
+            // Somebody was faster, perhaps another instance: look again.
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) if error.reason == Reason::AlreadyExists => {}
+            written => return Ok(written?),
         }
-        Err(error) => Err(error),
     }
 }
 
+/// Whether this instance may write the lease: it has it, nobody says to have it, or who has it was
+/// not heard of for too long.
+fn judge(lease: &Lease, node: &str, own: &str, now: Timestamp) -> Result<(), Taken> {
+    let annotations = lease.metadata.annotations.as_ref();
+    let spec = lease.spec.as_ref();
+    let (Some(instance), Some(renewed)) = (
+        annotations.and_then(|all| all.get(INSTANCE)),
+        spec.and_then(|spec| spec.renew_time.as_ref()),
+    ) else {
+        return Ok(());
+    };
+    let seconds = spec.and_then(|spec| spec.lease_duration_seconds);
+    let lasts = SignedDuration::from_secs(seconds.unwrap_or(DURATION_SECONDS).into());
+    let wait = lasts.saturating_sub(now.duration_since(renewed.0));
+    if instance == own || wait <= SignedDuration::ZERO {
+        return Ok(());
+    }
+    let since = spec.and_then(|spec| spec.acquire_time.as_ref());
+    Err(Taken {
+        node: node.to_owned(),
+        own: own.to_owned(),
+        instance: instance.clone(),
+        since: since.map_or_else(String::new, |since| format!(" since {}", since.0)),
+        ago: now.duration_since(renewed.0).as_secs().max(0),
+        wait: wait.as_secs().saturating_add(1),
+    })
+}
+
 /// The lease as of now, held by the Node and gone with it.
-fn renewed(mut lease: Lease, node: &NodeObject) -> Lease {
+fn renewed(mut lease: Lease, node: &NodeObject, own: &str) -> Lease {
     lease.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".into(),
         kind: "Node".into(),
@@ -100,11 +224,73 @@ fn renewed(mut lease: Lease, node: &NodeObject) -> Lease {
         uid: node.uid().into(),
         ..OwnerReference::default()
     }]);
+    let now = MicroTime(Timestamp::now());
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    let before = annotations.insert(INSTANCE.into(), own.into());
+    let spec = lease.spec.unwrap_or_default();
+    let is_same = before.is_some_and(|before| before == own);
     lease.spec = Some(LeaseSpec {
         holder_identity: Some(node.name().into()),
         lease_duration_seconds: Some(DURATION_SECONDS),
-        renew_time: Some(MicroTime(Timestamp::now())),
-        ..lease.spec.unwrap_or_default()
+        acquire_time: spec
+            .acquire_time
+            .filter(|_| is_same)
+            .or_else(|| Some(now.clone())),
+        renew_time: Some(now),
+        ..spec
     });
     lease
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(instance: Option<&str>, renewed: Option<i64>) -> Lease {
+        let mut lease = Lease::default();
+        if let Some(instance) = instance {
+            let annotations = [(INSTANCE.to_owned(), instance.to_owned())];
+            lease.metadata.annotations = Some(annotations.into());
+        }
+        let time = |seconds| MicroTime(Timestamp::from_second(seconds).unwrap());
+        lease.spec = Some(LeaseSpec {
+            lease_duration_seconds: Some(40),
+            acquire_time: Some(time(10)),
+            renew_time: renewed.map(time),
+            ..LeaseSpec::default()
+        });
+        lease
+    }
+
+    #[test]
+    fn another_instance_is_refused_while_the_lease_is_fresh() {
+        let now = Timestamp::from_second(100).unwrap();
+        let judge = |lease| judge(&lease, "n", "own", now);
+        for (name, lease) in [
+            ("its own", lease(Some("own"), Some(99))),
+            ("nobody's", lease(None, Some(99))),
+            ("never renewed", lease(Some("other"), None)),
+            ("stale", lease(Some("other"), Some(60))),
+        ] {
+            assert_eq!(judge(lease), Ok(()), "{name}");
+        }
+        let taken = judge(lease(Some("other"), Some(70))).unwrap_err();
+        assert_eq!(taken.wait(), Duration::from_secs(11));
+        let text = taken.to_string();
+        let who = "instance other since 1970-01-01T00:00:10Z, last heard of 30 s ago";
+        assert!(text.contains(who), "{text}");
+        // A clock that is ahead of ours.
+        assert!(judge(lease(Some("other"), Some(200))).is_err());
+    }
+
+    #[test]
+    fn the_time_of_the_takeover_is_kept_by_renewals() {
+        let node = NodeObject::default();
+        let taken = renewed(lease(Some("other"), Some(1)), &node, "own");
+        let since = |lease: &Lease| lease.spec.as_ref().unwrap().acquire_time.clone();
+        assert_ne!(since(&taken), since(&lease(None, None)));
+        assert_eq!(since(&renewed(taken.clone(), &node, "own")), since(&taken));
+        let annotations = taken.metadata.annotations.unwrap();
+        assert_eq!(annotations[INSTANCE], "own");
+    }
 }

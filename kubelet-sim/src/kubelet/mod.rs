@@ -6,6 +6,7 @@
 pub mod admission;
 mod holds;
 mod in_use;
+pub mod instance;
 mod ipam_report;
 pub mod lease;
 mod machine;
@@ -45,10 +46,12 @@ use podplane_telemetry::{
     server::{Listen, Listener, ServeError},
     tasks::Ended,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    instance::{Instance, InstanceError},
     ipam_report::Reports,
     node::{Node, Parts, patiently},
     node_status::Machine,
@@ -184,6 +187,9 @@ pub enum RunError {
     /// Only one node can be in a namespace.
     #[error("--node-netns is of one node; --node was given {0} times")]
     OneNode(usize),
+    /// A node's directory cannot be used, or another kubelet uses it.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
     /// An address of a server is none.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -208,6 +214,12 @@ pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result
 async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     if config.node_netns.is_some() && config.nodes.len() > 1 {
         return Err(RunError::OneNode(config.nodes.len()));
+    }
+    allow_files(config.nodes.len());
+    let mut instances = Vec::new();
+    for name in &config.nodes {
+        let dir = NodeDir::new(&config.nodes_dir, name);
+        instances.push((Instance::open(&dir, name)?, dir));
     }
     let client = Client::connect(&config.server)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
@@ -236,8 +248,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
 
     let (notices_tx, notices) = mpsc::channel(NOTICES);
     let mut nodes = Vec::new();
-    for name in &config.nodes {
-        let dir = NodeDir::new(&config.nodes_dir, name);
+    for (name, (instance, dir)) in config.nodes.iter().zip(instances) {
         let parts = Parts {
             machine: machine_of(&config, name),
             runtime: Runtime::new(runtime_channel(&config, name, &dir)?, metrics.clone()),
@@ -251,6 +262,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
             ip_policy: config.ip_policy,
             resync: config.status_interval,
             heartbeat: config.heartbeat_interval,
+            instance,
+            is_alone: config.nodes.len() == 1,
         };
         nodes.push(parts);
     }
@@ -288,6 +301,23 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         tasks.spawn("routes", routes);
     }
     Ok(tasks.run().await?)
+}
+
+/// Raises the limit of open files where it may be too low for so many nodes: each has a lock and a
+/// connection to its runtime.
+fn allow_files(nodes: usize) {
+    const EACH: u64 = 4;
+    const OTHERS: u64 = 256;
+    let limit = getrlimit(Resource::Nofile);
+    let needed = u64::try_from(nodes).unwrap_or(u64::MAX);
+    let needed = needed.saturating_mul(EACH).saturating_add(OTHERS);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    let current = Some(limit.maximum.map_or(needed, |maximum| needed.min(maximum)));
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current, ..limit }) {
+        tracing::warn!(%error, needed, "limit of open files not raised");
+    }
 }
 
 /// The pods that matter: those of the one node, or all, which is less than a watch for each of many nodes.

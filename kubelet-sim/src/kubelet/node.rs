@@ -22,7 +22,7 @@ use podplane_client::{ApiError, Cache, Client, EventRecorder, events::EventType}
 use podplane_cni::host_local::Lease;
 use podplane_ipam::capacity::NodeCapacity;
 use tokio::{
-    sync::{Mutex, Notify, RwLock, RwLockWriteGuard, watch},
+    sync::{Mutex, Notify, RwLock, watch},
     task,
     time::{Instant, MissedTickBehavior},
 };
@@ -32,8 +32,10 @@ use tonic::Status;
 use super::{
     IpPolicy,
     admission::{self, Holdings, Verdict},
-    in_use::none_in_use,
+    in_use::Hold,
+    instance::Instance,
     ipam_report::{FRESH, Reported, Reports},
+    lease::{self, LeaseError},
     metrics::Metrics,
     node_status::{self, Machine, Network},
     plan::Sandbox,
@@ -88,8 +90,14 @@ pub struct Node {
     must_report: AtomicBool,
     /// UIDs of pods that were admitted and may have no address yet. Held while deciding on another.
     pending: Mutex<BTreeSet<String>>,
+    /// Which instance of the node this is.
+    pub(super) instance: Instance,
+    /// Whether it is the only node of this process, which ends with it.
+    pub(super) is_alone: bool,
+    /// Whether this instance has the node's lease. While it has not, it works for no pod.
+    pub(super) tenure: watch::Sender<bool>,
     /// See [`announce`](Node::announce).
-    pub(super) announced: RwLock<Option<String>>,
+    pub(super) held: RwLock<Hold>,
     /// The blocks that the runtime was told.
     pub(super) configured: Mutex<Option<PodCidrs>>,
 }
@@ -132,6 +140,10 @@ pub struct Parts {
     pub resync: Duration,
     /// See [`Node::heartbeat`].
     pub heartbeat: Duration,
+    /// Which instance of the node this is.
+    pub instance: Instance,
+    /// Whether it is the only node of this process, which ends with it.
+    pub is_alone: bool,
 }
 
 /// Why a step for a node failed. All are tried again.
@@ -162,9 +174,23 @@ pub enum NodeError {
     /// A sandbox would have an address of somebody else's block.
     #[error("the runtime was not told the blocks of node {0} yet")]
     Renumbered(String),
+    /// Two sandboxes could have one address.
+    #[error("the node's block cannot be used: {0}")]
+    HeldByAnother(String),
     /// The thread that read them died.
     #[error("read the allocation files")]
     Panicked(#[from] task::JoinError),
+}
+
+/// Why a node does not begin to work.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    /// The Node cannot be registered.
+    #[error("register the node")]
+    Invalid(#[source] ApiError),
+    /// The lease is not ours.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
 }
 
 impl NodeError {
@@ -279,6 +305,8 @@ impl Node {
             ip_policy,
             resync,
             heartbeat,
+            instance,
+            is_alone,
         } = parts;
         Self {
             machine,
@@ -297,7 +325,10 @@ impl Node {
             changed: Notify::new(),
             must_report: AtomicBool::new(false),
             pending: Mutex::default(),
-            announced: RwLock::default(),
+            instance,
+            is_alone,
+            tenure: watch::Sender::new(false),
+            held: RwLock::default(),
             configured: Mutex::default(),
         }
     }
@@ -442,12 +473,78 @@ impl Node {
         self.nodes.get(&ObjectKey::new("", self.name()))
     }
 
+    /// Whether this instance has the node's lease, and may work for its pods.
+    pub fn is_ours(&self) -> bool {
+        *self.tenure.borrow()
+    }
+
+    /// Waits until this instance has the node's lease.
+    pub(super) async fn ours(&self) {
+        let mut tenure = self.tenure.subscribe();
+        // The sender is in this node.
+        _ = tenure.wait_for(|is_ours| *is_ours).await;
+    }
+
+    /// Another instance has the lease.
+    pub(super) fn lost(&self) {
+        self.tenure.send_replace(false);
+        let fault = "another kubelet has taken the node over".to_owned();
+        self.network.send_replace(NetworkState::Fault(fault));
+        self.changed.notify_one();
+    }
+
+    /// Registers the node and takes its lease, once no other instance of the node has it. Tries
+    /// until it succeeds.
+    ///
+    /// # Errors
+    ///
+    /// [`BeginError`]: the API server says that the Node is invalid; or another instance has the
+    /// lease, and this is the only node of the process.
+    async fn begin(&self) -> Result<(), BeginError> {
+        let mut waits = patiently().build();
+        let mut told = None;
+        loop {
+            let error = match self.try_to_begin().await {
+                Ok(()) => return Ok(()),
+                Err(BeginError::Lease(error)) => error,
+                Err(error) => return Err(error),
+            };
+            let wait = match error {
+                LeaseError::Taken(taken) if self.is_alone => {
+                    return Err(LeaseError::Taken(taken).into());
+                }
+                LeaseError::Taken(taken) => {
+                    let wait = taken.wait();
+                    if told.is_none() {
+                        tracing::error!(node = self.name(), error = %taken, "node not taken; waiting");
+                    }
+                    told = Some(taken);
+                    wait
+                }
+                LeaseError::Api(error) => {
+                    tracing::warn!(node = self.name(), %error, "lease not taken; trying again");
+                    waits.next().unwrap_or(self.resync)
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn try_to_begin(&self) -> Result<(), BeginError> {
+        // Before anything is written.
+        lease::check(self).await?;
+        let registered = self.register().await.map_err(BeginError::Invalid)?;
+        lease::take(self, &registered).await?;
+        self.tenure.send_replace(true);
+        Ok(())
+    }
+
     /// Creates the Node, or takes over the one that is there: its labels become ours, its block is used. Tries until it succeeds.
     ///
     /// # Errors
     ///
     /// The API server's, if it says that the Node is invalid.
-    pub async fn register(&self) -> Result<(), ApiError> {
+    pub async fn register(&self) -> Result<NodeObject, ApiError> {
         let register = async || {
             let nodes = self.client.all::<NodeObject>();
             let mut node = node_status::object(&self.machine);
@@ -462,9 +559,9 @@ impl Node {
                 Timestamp::now(),
             ));
             match nodes.create(&node).await {
-                Ok(_) => {
+                Ok(made) => {
                     tracing::info!(node = self.name(), "registered");
-                    Ok(())
+                    Ok(made)
                 }
                 Err(error) if error.is_already_exists() => self.adopt().await,
                 Err(error) => Err(error),
@@ -480,7 +577,7 @@ impl Node {
             .await
     }
 
-    async fn adopt(&self) -> Result<(), ApiError> {
+    async fn adopt(&self) -> Result<NodeObject, ApiError> {
         let nodes = self.client.all::<NodeObject>();
         let mut node = nodes.get(self.name()).await?;
         let found = node.clone();
@@ -493,10 +590,10 @@ impl Node {
             }
         }
         if node != found {
-            nodes.update(&node).await?;
+            node = nodes.update(&node).await?;
         }
         tracing::info!(node = self.name(), "adopted");
-        Ok(())
+        Ok(node)
     }
 
     /// Reports the node until `stop`: configures its runtime with the blocks it is given, and writes what changed. A Node that was deleted is not
@@ -504,12 +601,12 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`ApiError`] if the Node cannot be registered at all.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), ApiError> {
+    /// [`BeginError`] if the Node cannot be registered at all, or another instance of it runs.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BeginError> {
         // Losing the wait loses nothing: registering again is harmless.
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            registered = self.register() => registered?,
+            begun = self.begin() => begun?,
         }
         let mut reporter = Reporter::default();
         let mut ticks = tokio::time::interval(self.resync);
@@ -539,6 +636,17 @@ impl Node {
                 () = self.changed.notified() => {}
                 _ = ticks.tick() => {}
             }
+            if !self.is_ours() {
+                // One of several nodes of this process: it waits until the other instance is
+                // silent.
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    begun = self.begin() => begun?,
+                }
+                *self.held.write().await = Hold::Unknown;
+                *self.configured.lock().await = None;
+                self.network.send_replace(NetworkState::Unknown);
+            }
         }
     }
 
@@ -561,7 +669,15 @@ impl Node {
             // It may have lost its configuration, so it is told again.
             *self.configured.lock().await = None;
         }
-        let (books, quiet) = self.settled_books(&node).await?;
+        let books = match self.settled_books(&node).await {
+            Err(NodeError::HeldByAnother(why)) => {
+                // It may be ended by an operator, which nothing tells but the next look.
+                tracing::warn!(node = self.name(), why, "the node's block cannot be used");
+                fault.get_or_insert_with(|| format!("the node's block cannot be used: {why}"));
+                self.books_within(FRESH).await?
+            }
+            settled => settled?,
+        };
         self.metrics.addresses(self.name(), books.usage().as_ref());
         reporter.reused = books.reported.is_reused();
         if cidrs.is_none() && books.uses_pod_cidr {
@@ -597,7 +713,7 @@ impl Node {
                 .map(str::to_owned),
             reported_at: last_good,
         };
-        self.write(node, &network, quiet, reporter).await
+        self.write(node, &network, reporter).await
     }
 
     /// Tells the runtime the node's blocks, unless it was told.
@@ -615,25 +731,13 @@ impl Node {
         &self,
         node: Arc<NodeObject>,
         network: &Network,
-        mut quiet: Option<RwLockWriteGuard<'_, Option<String>>>,
         reporter: &mut Reporter,
     ) -> Result<(), NodeError> {
         let nodes = self.client.all::<NodeObject>();
         let mut node = Arc::unwrap_or_clone(node);
         let annotations = node.metadata.annotations.get_or_insert_default();
-        let mut allocated = node_status::allocated(network);
-        let present = annotations.get(POD_IPS_ALLOCATED);
-        if none_in_use(allocated.as_ref()) && !none_in_use(present) && quiet.is_none() {
-            allocated = present.cloned();
-        }
-        if let Some(announced) = &mut quiet
-            && none_in_use(allocated.as_ref())
-        {
-            // Before the write, which may be carried out without an answer.
-            **announced = None;
-        }
         let wanted = [
-            (POD_IPS_ALLOCATED, allocated),
+            (POD_IPS_ALLOCATED, node_status::allocated(network)),
             (POD_RANGES, node_status::ranges(network)),
             (
                 IPAM,
@@ -653,7 +757,6 @@ impl Node {
             let updated = nodes.update(&node).await;
             node = updated.map_err(NodeError::api("annotate the node"))?;
         }
-        drop(quiet);
         let status = node_status::status(
             &self.machine,
             network,

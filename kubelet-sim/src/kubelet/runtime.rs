@@ -1,6 +1,6 @@
 //! The kubelet's side of CRI.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::IpAddr};
 
 use podplane_api::{ObjectKey, core::Pod, jiff::Timestamp};
 use podplane_client::{Traced, traced};
@@ -162,6 +162,33 @@ impl Runtime {
             ips: ips.collect::<Result<_, _>>()?,
             created: Timestamp::from_nanosecond(status.created_at.into()).unwrap_or_default(),
         }))
+    }
+
+    /// The addresses of a sandbox, ready or not; none of one that is gone, or on its node's
+    /// network.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
+    pub async fn addresses(&self, id: &str) -> Result<Vec<IpAddr>, Status> {
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: id.into(),
+            verbose: false,
+        };
+        let mut client = self.client.clone();
+        let call = client.pod_sandbox_status(request);
+        let answer = match self.metrics.call("podsandbox_status", call).await {
+            Err(status) if status.code() == tonic::Code::NotFound => return Ok(Vec::new()),
+            answer => answer?,
+        };
+        let network = answer
+            .status
+            .unwrap_or_default()
+            .network
+            .unwrap_or_default();
+        let additional = network.additional_ips.into_iter().map(|ip| ip.ip);
+        let ips = [network.ip].into_iter().chain(additional);
+        Ok(ips.filter_map(|ip| ip.parse().ok()).collect())
     }
 
     /// What CNI gave a sandbox, for people to read: its addresses and, where the runtime tells, by which plugins. `None` without a

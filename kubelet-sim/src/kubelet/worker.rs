@@ -118,6 +118,11 @@ impl Worker {
 
     /// Takes steps until there is nothing to do at once, as steps of the pod's journey.
     async fn sync(&mut self, pod: Option<Arc<Pod>>) -> Result<Next, NodeError> {
+        if !self.node.is_ours() {
+            // The pod is another instance's. What is so by then is looked at anew.
+            self.node.ours().await;
+            return Ok(Next::Again(Duration::ZERO));
+        }
         let mut steps = Steps::new(self.node.name(), &self.uid, pod.as_deref());
         let synced = self.take(&mut steps, pod).await;
         steps.end(synced.as_ref().err().map(|error| chain(error)));
@@ -234,7 +239,7 @@ impl Worker {
         }
     }
 
-    /// Runs a sandbox for the pod, when its node has said that it has addresses in use.
+    /// Runs a sandbox for the pod, while its node holds its blocks.
     async fn make(
         &self,
         steps: &mut Steps,

@@ -2,17 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use podplane_api::core::Node;
+use bytes::Bytes;
+use podplane_api::{core::Node, jiff::Timestamp, pod_ips::POD_IPS_ALLOCATED};
 use podplane_ipam::parse_cidr;
 use podplane_store::{Item, Key, MAX_WRITES, Prefix, StoreError, Txn, Write};
 use serde::Deserialize;
 
 use super::{
     NodeBlocks,
+    hold::Hold,
     lengths::Lengths,
     record::{self, Record, RecordState, Stored},
 };
 use crate::{admission::Policy, engine::Engine, storage};
+
+/// Its presence says that whoever holds a block is in the block's record. A version without holds
+/// left that to an annotation.
+const HOLDS: &str = "/podplane/block-holds";
 
 impl NodeBlocks {
     /// Makes the records agree with the nodes, where an older version wrote the store or one that knows nothing of records: every block of a node has its record, and
@@ -21,6 +27,9 @@ impl NodeBlocks {
         let this = Self { engine, policy };
         let mut lengths = Lengths::default();
         let mut wanted = BTreeMap::new();
+        let holds = Key::try_from(HOLDS).expect("neither empty nor long");
+        let has_holds = this.engine.get(&holds).await?.is_some();
+        let now = Timestamp::now();
         let (nodes, _) = this.under(storage::prefix::<Node>()).await?;
         for node in &nodes {
             let Some(node) = StoredNode::read(node) else {
@@ -31,7 +40,9 @@ impl NodeBlocks {
                     continue;
                 };
                 if let Ok(key) = record::key(&net, &node.metadata.name) {
-                    wanted.insert(key, node.metadata.uid.clone());
+                    let in_use = !has_holds && node.metadata.has_addresses_in_use();
+                    let hold = in_use.then(|| Hold::of_nobody(now));
+                    wanted.insert(key, (node.metadata.uid.clone(), hold));
                     lengths.insert(&net);
                 }
             }
@@ -44,25 +55,40 @@ impl NodeBlocks {
                 continue;
             };
             match wanted.remove(&item.key) {
-                Some(uid) if stored.record.state.has_node() && stored.record.node_uid == uid => {}
-                Some(uid) => writes.push(assigned(uid).put(item.key.clone())),
+                Some((uid, hold)) => {
+                    let hold = stored.record.hold.clone().or(hold);
+                    let fits = stored.record.state.has_node() && stored.record.node_uid == uid;
+                    let record = match fits {
+                        true => Record {
+                            hold,
+                            ..stored.record.clone()
+                        },
+                        false => assigned((uid, hold)),
+                    };
+                    if !fits || record != stored.record {
+                        writes.push(record.put(item.key.clone()));
+                    }
+                }
                 None if item.value.is_empty() => writes.push(Write::Delete {
                     key: item.key.clone(),
                 }),
                 None => {
                     lengths.insert(&stored.net);
-                    if stored.record.state.has_node() {
-                        let record = Record {
-                            state: RecordState::Draining,
-                            ..stored.record
-                        };
+                    let record = left(stored.record.clone(), has_holds, now);
+                    if record != stored.record {
                         writes.push(record.put(item.key.clone()));
                     }
                 }
             }
         }
         let missing = wanted.into_iter();
-        writes.extend(missing.map(|(key, uid): (Key, String)| assigned(uid).put(key)));
+        writes.extend(missing.map(|(key, wanted)| assigned(wanted).put(key)));
+        if !has_holds {
+            writes.push(Write::Put {
+                key: holds,
+                value: Bytes::new(),
+            });
+        }
         let (_, known) = this.lengths().await?;
         if known.is_none_or(|known| known != lengths) {
             writes.push(lengths.put());
@@ -78,12 +104,30 @@ impl NodeBlocks {
     }
 }
 
-fn assigned(node_uid: String) -> Record {
+fn assigned((node_uid, hold): (String, Option<Hold>)) -> Record {
     Record {
         state: RecordState::Assigned,
         node_uid,
         fence: None,
         until: None,
+        hold,
+    }
+}
+
+/// A record whose node is not there.
+fn left(record: Record, has_holds: bool, now: Timestamp) -> Record {
+    match record.state {
+        RecordState::Assigned | RecordState::Foreign => Record {
+            state: RecordState::Draining,
+            ..record
+        },
+        // What sandboxes held for a time.
+        RecordState::Draining if !has_holds && record.until.is_some() => Record {
+            until: None,
+            hold: Some(Hold::of_nobody(now)),
+            ..record
+        },
+        RecordState::Draining | RecordState::Quarantined => record,
     }
 }
 
@@ -100,6 +144,16 @@ struct Metadata {
     name: String,
     #[serde(default)]
     uid: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// What the kubelets of versions without holds said.
+    fn has_addresses_in_use(&self) -> bool {
+        let said = self.annotations.get(POD_IPS_ALLOCATED);
+        said.is_some_and(|count| count.parse().is_ok_and(|count: u64| count > 0))
+    }
 }
 
 #[derive(Default, Deserialize)]

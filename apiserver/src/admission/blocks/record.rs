@@ -7,6 +7,8 @@ use podplane_api::jiff::Timestamp;
 use podplane_store::{Item, Key, KeyError, Prefix, Revision, Write};
 use serde::{Deserialize, Serialize};
 
+use super::hold::Hold;
+
 /// What all records begin with.
 pub(super) const RECORDS: &str = "/podplane/blocks/";
 
@@ -21,9 +23,13 @@ pub(crate) struct Record {
     /// The fence of the leader that gave it; none if it came with its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fence: Option<String>,
-    /// Of a draining block: until when sandboxes may have addresses of it. Of a quarantined one: until when it is kept back.
+    /// Of a quarantined block: until when it is kept back. Of a draining one that a version without
+    /// holds wrote: until when it was held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) until: Option<Timestamp>,
+    /// Who holds it, if sandboxes may have addresses of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hold: Option<Hold>,
 }
 
 /// How far a block is on its way from one node to the next. Service ranges, which no node may have, are not recorded.
@@ -89,6 +95,7 @@ impl Stored {
             node_uid: String::new(),
             fence: None,
             until: None,
+            hold: None,
         });
         Some(Self {
             net,

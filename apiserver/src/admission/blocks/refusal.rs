@@ -23,9 +23,14 @@ pub(super) fn whose(stored: &Stored) -> String {
     let state = match (record.state, record.until) {
         (RecordState::Assigned, _) => String::new(),
         (RecordState::Foreign, _) => " (foreign)".to_owned(),
-        (RecordState::Draining, _) => {
-            ", which is gone and whose addresses are still in use (draining)".to_owned()
-        }
+        (RecordState::Draining, _) => match &record.hold {
+            None => ", which is gone and whose addresses are still in use (draining)".to_owned(),
+            Some(hold) => format!(
+                ", which is gone (held by {} since {})",
+                hold.holder(),
+                hold.since
+            ),
+        },
         (RecordState::Quarantined, None) => ", which is gone (quarantined)".to_owned(),
         (RecordState::Quarantined, Some(until)) => {
             format!(", which is gone (quarantined until {until})")

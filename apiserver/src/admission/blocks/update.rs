@@ -1,21 +1,31 @@
 //! Records on their way from one node to the next.
 
+use std::{num::NonZeroUsize, time::Duration};
+
 use ipnet::IpNet;
 use podplane_api::jiff::{SignedDuration, Timestamp};
 use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,
+    ipam::PodAddress,
 };
 use podplane_store::{Guard, Key, StoreError, Txn, Write};
 
 use super::{
     NodeBlocks,
+    hold::{Claimant, Hold},
     record::{self, Record, RecordState, Stored},
 };
-use crate::{admission::fences, error};
+use crate::{
+    admission::{addresses, fences},
+    error,
+};
+
+/// How many of the pods that are in the way of a release are named.
+const NAMED: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 
 /// What is to become of a record.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Move {
     /// It fits the configuration.
     Assigned,
@@ -25,8 +35,26 @@ pub(crate) enum Move {
     Quarantined(SignedDuration),
     /// It goes.
     Release,
-    /// Sandboxes of the node that is gone have addresses of it for so long, if they have.
-    Held(Option<SignedDuration>),
+    /// Who holds it changes.
+    Hold(HoldMove),
+}
+
+impl Move {
+    /// Whether the block is on its way to another node.
+    fn frees(&self) -> bool {
+        matches!(self, Self::Quarantined(_) | Self::Release)
+    }
+}
+
+/// What is to become of a hold.
+#[derive(Clone, Debug)]
+pub(crate) enum HoldMove {
+    /// The instance has it, and its sandboxes have these addresses, if they are told.
+    Take(Claimant, Vec<PodAddress>),
+    /// The instance ends it.
+    End(Claimant),
+    /// An operator ends it.
+    Forget,
 }
 
 /// Which record: that of a block, a node, and its UID.
@@ -59,7 +87,12 @@ impl NodeBlocks {
             if found.record.node_uid != which.node_uid {
                 return Err(other_owner(which, &found));
             }
-            let record = moved(&found, to, Timestamp::now())?;
+            let release_after = self.policy.release_after;
+            let record = moved(&found, &to, Timestamp::now(), release_after)?;
+            let no_holders = match to.frees() {
+                true => Some(self.no_holders(&found).await?),
+                false => None,
+            };
             if record.as_ref() == Some(&found.record) {
                 return Ok(Some(found));
             }
@@ -68,22 +101,58 @@ impl NodeBlocks {
                 revision: found.revision,
             };
             let txn = Txn {
-                guards: leads.into_iter().chain([unchanged]).collect(),
+                guards: leads
+                    .into_iter()
+                    .chain([unchanged])
+                    .chain(no_holders)
+                    .collect(),
                 writes: vec![write(key.clone(), record.as_ref())],
             };
             match self.engine.commit(txn).await {
                 Ok(committed) => {
+                    tell(which, &to);
                     return Ok(record.map(|record| Stored {
                         record,
                         revision: committed.revision,
                         ..found
                     }));
                 }
-                // It changed, or somebody else leads: look again.
+                // It changed, a pod has reported an address, or somebody else leads: look again.
                 Err(StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error::store(error)),
             }
         }
+    }
+}
+
+impl NodeBlocks {
+    /// That no stored pod holds an address of the block, whoever asks for its release, and that
+    /// none does until the commit.
+    async fn no_holders(&self, found: &Stored) -> Result<Guard, ApiError> {
+        let holders = addresses::holders(&self.engine, &found.net, NAMED).await;
+        let holders = holders.map_err(error::store)?;
+        let named = holders
+            .iter()
+            .map(|holder| format!("{} ({})", holder.pod, holder.address));
+        match named.collect::<Vec<_>>().as_slice() {
+            [] => Ok(Guard::NoneUnder(addresses::within(&found.net))),
+            pods => {
+                let more = match pods.len() < NAMED.get() {
+                    true => "",
+                    false => " and perhaps others",
+                };
+                let why = format!("and pods have addresses of it: {}{more}", pods.join(", "));
+                Err(in_use(found, &why))
+            }
+        }
+    }
+}
+
+/// Logs what somebody answers for.
+fn tell(which: &Which, to: &Move) {
+    let Which { net, node, .. } = which;
+    if let Move::Hold(HoldMove::Forget) = to {
+        tracing::warn!(%net, node, "hold of a node block ended by an operator");
     }
 }
 
@@ -95,7 +164,12 @@ fn write(key: Key, record: Option<&Record>) -> Write {
 }
 
 /// What becomes of a record; nothing, if it goes.
-fn moved(found: &Stored, to: Move, now: Timestamp) -> Result<Option<Record>, ApiError> {
+fn moved(
+    found: &Stored,
+    to: &Move,
+    now: Timestamp,
+    release_after: Option<Duration>,
+) -> Result<Option<Record>, ApiError> {
     use RecordState::{Assigned, Draining, Foreign, Quarantined};
     let record = &found.record;
     let after = |time: SignedDuration| Some(now.saturating_add(time).unwrap_or(now));
@@ -103,18 +177,15 @@ fn moved(found: &Stored, to: Move, now: Timestamp) -> Result<Option<Record>, Api
         (Move::Assigned, Assigned | Foreign) => (Assigned, None),
         (Move::Foreign, Assigned | Foreign) => (Foreign, None),
         (Move::Quarantined(time), Draining | Quarantined) => {
-            not_held(found, now)?;
-            (Quarantined, after(time))
+            not_held(found, now, release_after)?;
+            (Quarantined, after(*time))
         }
         (Move::Release, Draining | Quarantined) => {
-            not_held(found, now)?;
+            not_held(found, now, release_after)?;
             return Ok(None);
         }
-        // Also of one that nobody seemed to use any more.
-        (Move::Held(Some(time)), Draining | Quarantined) => (Draining, after(time)),
-        (Move::Held(None), Draining) => (Draining, None),
-        (Move::Held(None), Quarantined) => return Ok(Some(record.clone())),
-        (Move::Quarantined(_) | Move::Release | Move::Held(_), Assigned | Foreign) => {
+        (Move::Hold(change), _) => return held(found, change, now).map(Some),
+        (Move::Quarantined(_) | Move::Release, Assigned | Foreign) => {
             return Err(in_use(found, "which is there"));
         }
         (Move::Assigned | Move::Foreign, Draining | Quarantined) => {
@@ -124,22 +195,83 @@ fn moved(found: &Stored, to: Move, now: Timestamp) -> Result<Option<Record>, Api
             ));
         }
     };
+    let hold = record.hold.clone().filter(|_| state != Quarantined);
     Ok(Some(Record {
         state,
         until,
+        hold,
         ..record.clone()
     }))
 }
 
-/// That no kubelet said that it needs more time.
-fn not_held(found: &Stored, now: Timestamp) -> Result<(), ApiError> {
-    match (found.record.state, found.record.until) {
-        (RecordState::Draining, Some(until)) if until > now => {
-            let why = format!("which is gone and whose sandboxes may have addresses until {until}");
-            Err(in_use(found, &why))
-        }
-        _ => Ok(()),
+/// A record whose hold changes.
+fn held(found: &Stored, change: &HoldMove, now: Timestamp) -> Result<Record, ApiError> {
+    let record = found.record.clone();
+    let (HoldMove::Take(claimant, _) | HoldMove::End(claimant)) = change else {
+        return Ok(Record {
+            hold: None,
+            ..record
+        });
+    };
+    if let Some(hold) = record.hold.as_ref().filter(|hold| !hold.is_of(claimant)) {
+        return Err(of_another(found, hold));
     }
+    Ok(match change {
+        HoldMove::End(_) | HoldMove::Forget => Record {
+            hold: None,
+            ..record
+        },
+        HoldMove::Take(_, addresses) => {
+            let hold = match record.hold {
+                Some(hold) => hold.owned_by(claimant),
+                None => Hold::by(claimant, now),
+            };
+            match record.state.has_node() {
+                // Its Lease says when it was heard of, and its pods which addresses it has.
+                true => Record {
+                    hold: Some(hold),
+                    ..record
+                },
+                // Also of one that nobody seemed to use any more.
+                false => Record {
+                    state: RecordState::Draining,
+                    until: None,
+                    hold: Some(hold.renewed(addresses, now)),
+                    ..record
+                },
+            }
+        }
+    })
+}
+
+/// That nobody holds it.
+fn not_held(
+    found: &Stored,
+    now: Timestamp,
+    release_after: Option<Duration>,
+) -> Result<(), ApiError> {
+    let hold = found.record.hold.as_ref();
+    let Some(hold) = hold.filter(|hold| !hold.is_over(release_after, now)) else {
+        return Ok(());
+    };
+    let (holder, since, node) = (hold.holder(), hold.since, &found.node);
+    let ends = match hold.until(release_after) {
+        Some(until) => format!("it ends at {until}, or when the node says so"),
+        None => "it ends when the node says so".to_owned(),
+    };
+    let why = format!(
+        "which is gone; {holder} holds the block since {since}, since its sandboxes may have addresses of it; {ends}, by `podplane node remove {node}`, or by `podplane node forget {node}`"
+    );
+    Err(in_use(found, &why))
+}
+
+fn of_another(found: &Stored, hold: &Hold) -> ApiError {
+    let (holder, since, node) = (hold.holder(), hold.since, &found.node);
+    let why = format!(
+        "{}; {holder} holds it since {since}, since its sandboxes may have addresses of it; once they are gone, `podplane node forget {node}` ends that hold",
+        of(found)
+    );
+    ApiError::new(Reason::Forbidden, why)
 }
 
 fn of(found: &Stored) -> String {

@@ -1,0 +1,231 @@
+//! Who holds a block, because sandboxes may have addresses of it.
+//!
+//! A hold belongs to an instance of a node, which is who knows the secret whose hash is stored
+//! here. It is taken before the instance makes its first sandbox, and ended by the instance or by
+//! an operator; time ends it only where `--release-after` says so (ADR 0020).
+
+use std::{net::IpAddr, num::NonZeroUsize, time::Duration};
+
+use podplane_api::jiff::Timestamp;
+use podplane_proto::ipam::{self as wire, PodAddress};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::admission::addresses::Holder;
+
+/// The addresses that a record names at most; it is read by people.
+pub(super) const MAX_ADDRESSES: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
+
+/// A hold as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Hold {
+    /// SHA-256 of the secret of the instance, in hexadecimal digits. None, if a version without
+    /// secrets wrote the record: any instance may take the hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret_hash: Option<String>,
+    /// The id of the instance, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) instance: String,
+    pub(crate) since: Timestamp,
+    /// When the instance said so last, or its node was deleted: `--release-after` counts from here.
+    renewed: Timestamp,
+    /// When the node was last heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heard: Option<Timestamp>,
+    /// The addresses in use, as last known, of a block whose node is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    addresses: Vec<HeldAddress>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HeldAddress {
+    address: IpAddr,
+    namespace: String,
+    name: String,
+}
+
+/// The instance of a node that asks.
+#[derive(Clone)]
+pub(crate) struct Claimant {
+    instance: String,
+    secret_hash: String,
+}
+
+impl std::fmt::Debug for Claimant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Claimant({})", self.instance)
+    }
+}
+
+impl Claimant {
+    pub(crate) fn new(instance: &str, secret: &str) -> Self {
+        let digest = Sha256::digest(secret.as_bytes());
+        Self {
+            instance: instance.to_owned(),
+            secret_hash: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+}
+
+impl Hold {
+    /// The hold of a version that recorded no secrets.
+    pub(super) fn of_nobody(now: Timestamp) -> Self {
+        Self {
+            secret_hash: None,
+            instance: String::new(),
+            since: whole_seconds(now),
+            renewed: now,
+            heard: None,
+            addresses: Vec::new(),
+        }
+    }
+
+    /// A new hold of the instance.
+    pub(super) fn by(claimant: &Claimant, now: Timestamp) -> Self {
+        Self {
+            secret_hash: Some(claimant.secret_hash.clone()),
+            instance: claimant.instance.clone(),
+            ..Self::of_nobody(now)
+        }
+    }
+
+    /// Whether the instance may renew or end it. Hashes are compared, so the time that it takes
+    /// says nothing of the secret.
+    pub(super) fn is_of(&self, claimant: &Claimant) -> bool {
+        let hash = self.secret_hash.as_ref();
+        hash.is_none_or(|hash| *hash == claimant.secret_hash)
+    }
+
+    /// The same, of the instance that may have it.
+    pub(super) fn owned_by(self, claimant: &Claimant) -> Self {
+        Self {
+            secret_hash: Some(claimant.secret_hash.clone()),
+            instance: claimant.instance.clone(),
+            ..self
+        }
+    }
+
+    /// The instance says that it goes on; `addresses` replace those known, if there are any.
+    pub(super) fn renewed(self, addresses: &[PodAddress], now: Timestamp) -> Self {
+        let said = addresses.iter().take(MAX_ADDRESSES.get());
+        let said: Vec<_> = said
+            .filter_map(|said| {
+                Some(HeldAddress {
+                    address: said.address.parse().ok()?,
+                    namespace: said.namespace.clone(),
+                    name: said.name.clone(),
+                })
+            })
+            .collect();
+        Self {
+            renewed: now,
+            heard: Some(whole_seconds(now)),
+            addresses: match said.is_empty() {
+                true => self.addresses,
+                false => said,
+            },
+            ..self
+        }
+    }
+
+    /// Its node is deleted.
+    pub(super) fn left(
+        self,
+        heard: Option<Timestamp>,
+        holders: Vec<Holder>,
+        now: Timestamp,
+    ) -> Self {
+        let addresses = holders
+            .into_iter()
+            .map(|Holder { address, pod }| HeldAddress {
+                address,
+                namespace: pod.namespace,
+                name: pod.name,
+            });
+        Self {
+            renewed: now,
+            heard: heard.map(whole_seconds).or(self.heard),
+            addresses: addresses.collect(),
+            ..self
+        }
+    }
+
+    /// Its node is there again, or still.
+    pub(super) fn resumed(self) -> Self {
+        Self {
+            addresses: Vec::new(),
+            ..self
+        }
+    }
+
+    /// When it ends by itself; nothing, if only somebody's word ends it.
+    pub(crate) fn until(&self, release_after: Option<Duration>) -> Option<Timestamp> {
+        let after = release_after?;
+        Some(self.renewed.saturating_add(after).unwrap_or(Timestamp::MAX))
+    }
+
+    /// Whether time has ended it.
+    pub(super) fn is_over(&self, release_after: Option<Duration>, now: Timestamp) -> bool {
+        self.until(release_after).is_some_and(|until| until <= now)
+    }
+
+    /// Who has it, for people.
+    pub(super) fn holder(&self) -> String {
+        match self.instance.as_str() {
+            "" => "an instance of the node that is not known".to_owned(),
+            instance => format!("instance {instance} of the node"),
+        }
+    }
+
+    /// What is told of it: all but the hash.
+    pub(crate) fn told(&self) -> wire::Hold {
+        let address = |held: &HeldAddress| PodAddress {
+            address: held.address.to_string(),
+            namespace: held.namespace.clone(),
+            name: held.name.clone(),
+            ..PodAddress::default()
+        };
+        wire::Hold {
+            instance: self.instance.clone(),
+            since: self.since.to_string(),
+            heard: self
+                .heard
+                .map(|heard| heard.to_string())
+                .unwrap_or_default(),
+            addresses: self.addresses.iter().map(address).collect(),
+        }
+    }
+}
+
+/// As people read it.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_secret_is_neither_stored_nor_shown() {
+        let claimant = Claimant::new("one", "correct horse");
+        let hold = Hold::by(&claimant, Timestamp::UNIX_EPOCH);
+        let stored = serde_json::to_string(&hold).unwrap();
+        let shown = format!("{stored} {hold:?} {claimant:?} {:?}", hold.told());
+        assert!(!shown.contains("correct horse"), "{shown}");
+        assert!(!format!("{:?}", hold.told()).contains(&claimant.secret_hash));
+        assert!(hold.is_of(&claimant));
+        assert!(!hold.is_of(&Claimant::new("one", "wrong horse")));
+    }
+
+    #[test]
+    fn a_hold_ends_by_time_only_where_that_is_asked_for() {
+        let hold = Hold::by(&Claimant::new("one", "s"), Timestamp::UNIX_EPOCH);
+        assert_eq!(hold.until(None), None);
+        let until = hold.until(Some(Duration::from_secs(40))).unwrap();
+        assert_eq!(until.as_second(), 40);
+        assert_eq!(hold.until(Some(Duration::MAX)), Some(Timestamp::MAX));
+    }
+}

@@ -1,0 +1,279 @@
+//! Which instance of its node a kubelet is: an id that others see, a secret that proves it, and a
+//! lock.
+//!
+//! They are files of the node's directory. A kubelet that is started again from that directory is
+//! the same instance, whatever became of the process before it; one on another machine, or of
+//! another directory, is another instance, though it has the node's name.
+
+use std::{
+    fmt,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::PathBuf,
+};
+
+use podplane_proto::ipam::{HoldChange, PodAddress, hold_change::Action};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{NodeDir, NodeName};
+
+/// What proves that a kubelet is an instance. Its secret goes to the API server, and nowhere else.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    id: String,
+    secret: String,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({})", self.id)
+    }
+}
+
+/// The instance that this process is, for as long as this lives.
+#[derive(Debug)]
+pub struct Instance {
+    identity: Identity,
+    _lock: File,
+}
+
+/// Why a process cannot be an instance of a node.
+#[derive(Debug, thiserror::Error)]
+pub enum InstanceError {
+    /// It is one already.
+    #[error(
+        "another kubelet{pid} runs node {node} from {dir}: stop it first, or give this one another --nodes-dir"
+    )]
+    Locked {
+        /// The node.
+        node: String,
+        /// Its directory.
+        dir: String,
+        /// The other process, if it said which.
+        pid: String,
+    },
+    /// A file cannot be used.
+    #[error("{step} {path}", path = path.display())]
+    Io {
+        /// What was tried.
+        step: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The identity cannot be read.
+    #[error(
+        "read {path}: it is damaged; remove it to make a new instance of the node, which holds none of the blocks that this one held",
+        path = path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+impl Instance {
+    /// Becomes the instance of the node's directory, which is made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`InstanceError`]; `Locked` while another process is it.
+    pub fn open(dir: &NodeDir, node: &NodeName) -> Result<Self, InstanceError> {
+        fs::create_dir_all(dir.path()).map_err(failed("make", dir.path()))?;
+        let lock = lock(dir, node)?;
+        let identity = match Identity::read(dir)? {
+            Some(identity) => identity,
+            None => Identity::make(dir)?,
+        };
+        Ok(Self {
+            identity,
+            _lock: lock,
+        })
+    }
+
+    /// Its id and its secret.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.identity.id
+    }
+}
+
+impl Identity {
+    /// The identity that the node's directory has, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// [`InstanceError`]: it cannot be read.
+    pub fn read(dir: &NodeDir) -> Result<Option<Self>, InstanceError> {
+        let path = dir.identity();
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(failed("open", &path))?,
+        };
+        let mode = file
+            .metadata()
+            .map_err(failed("read", &path))?
+            .permissions();
+        if mode.mode() & 0o077 != 0 {
+            tracing::warn!(path = %path.display(), "others could read the node's secret; now they cannot");
+            let private = fs::Permissions::from_mode(0o600);
+            file.set_permissions(private)
+                .map_err(failed("set the permissions of", &path))?;
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text)
+            .map_err(failed("read", &path))?;
+        let identity = serde_json::from_str(&text);
+        identity
+            .map(Some)
+            .map_err(|source| InstanceError::Damaged { path, source })
+    }
+
+    /// A new one, on the disk before it is used: a hold that nobody could end would stay.
+    fn make(dir: &NodeDir) -> Result<Self, InstanceError> {
+        let identity = Self {
+            id: Uuid::new_v4().to_string(),
+            secret: format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()),
+        };
+        let path = dir.identity();
+        let new = path.with_extension("new");
+        let write = || {
+            let mut options = OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&new)?;
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+            serde_json::to_writer(&mut file, &identity)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            File::open(dir.path())?.sync_all()
+        };
+        write().map_err(failed("write", &path))?;
+        Ok(identity)
+    }
+
+    /// The instance's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// A change of a block's hold by this instance.
+    pub fn hold(&self, action: Action, addresses: Vec<PodAddress>) -> HoldChange {
+        HoldChange {
+            action: action.into(),
+            instance: self.id.clone(),
+            secret: self.secret.clone(),
+            addresses,
+        }
+    }
+}
+
+fn lock(dir: &NodeDir, node: &NodeName) -> Result<File, InstanceError> {
+    let path = dir.kubelet_lock();
+    let mut options = OpenOptions::new();
+    let opened = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
+    let mut file = opened.map_err(failed("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            // Only for people; it is empty for a moment after the other has taken the lock.
+            _ = file.read_to_string(&mut pid);
+            let digits = pid.trim();
+            let is_pid = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            return Err(InstanceError::Locked {
+                node: node.to_string(),
+                dir: dir.path().display().to_string(),
+                pid: is_pid
+                    .then(|| format!(" (process {digits})"))
+                    .unwrap_or_default(),
+            });
+        }
+        Err(TryLockError::Error(source)) => return Err(failed("lock", &path)(source)),
+    }
+    let mut say = || {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
+    };
+    say().map_err(failed("write", &path))?;
+    Ok(file)
+}
+
+fn failed(step: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> InstanceError {
+    let path = path.to_owned();
+    move |source| InstanceError::Io { step, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(dir: &tempfile::TempDir) -> (NodeDir, NodeName) {
+        let name: NodeName = "n".parse().unwrap();
+        (NodeDir::new(dir.path(), &name), name)
+    }
+
+    #[test]
+    fn a_directory_has_one_kubelet_at_a_time_and_one_identity() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, name) = node(&temp);
+        let first = Instance::open(&dir, &name).unwrap();
+        let error = Instance::open(&dir, &name).unwrap_err().to_string();
+        let pid = std::process::id();
+        let want = format!("another kubelet (process {pid}) runs node n from ");
+        assert!(error.starts_with(&want), "{error}");
+        let identity = first.identity().clone();
+        drop(first);
+        let again = Instance::open(&dir, &name).unwrap();
+        assert_eq!(*again.identity(), identity);
+        drop(again);
+        let other = tempfile::tempdir().unwrap();
+        let (dir, name) = node(&other);
+        let other = Instance::open(&dir, &name).unwrap();
+        assert_ne!(other.id(), identity.id);
+        assert_ne!(other.identity().secret, identity.secret);
+    }
+
+    #[test]
+    fn the_secret_is_for_its_owner_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, name) = node(&temp);
+        let instance = Instance::open(&dir, &name).unwrap();
+        let mode = || fs::metadata(dir.identity()).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        let shown = format!("{instance:?}");
+        assert!(!shown.contains(&instance.identity().secret), "{shown}");
+        drop(instance);
+        fs::set_permissions(dir.identity(), fs::Permissions::from_mode(0o644)).unwrap();
+        Instance::open(&dir, &name).unwrap();
+        assert_eq!(mode(), 0o600);
+    }
+
+    #[test]
+    fn a_damaged_identity_is_not_replaced_in_silence() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, name) = node(&temp);
+        drop(Instance::open(&dir, &name).unwrap());
+        fs::write(dir.identity(), "").unwrap();
+        let error = Instance::open(&dir, &name).unwrap_err();
+        assert!(matches!(error, InstanceError::Damaged { .. }), "{error}");
+    }
+}
