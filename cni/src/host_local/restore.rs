@@ -15,7 +15,7 @@ use super::{
 /// Whether the lease's file in `dir` says whose the address is. It is read without the lock: nobody changes the lease of what lives.
 #[must_use]
 pub fn is_whole(dir: &Path, lease: &Lease) -> bool {
-    let content = read_small(CWD, &dir.join(lease.ip.to_string()));
+    let content = read_small(CWD, dir.join(lease.ip.to_string()));
     content.is_ok_and(|content| is_of(lease, &content))
 }
 
