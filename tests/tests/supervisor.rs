@@ -178,17 +178,22 @@ async fn a_cluster_without_its_version_can_be_ended_and_says_what_is_missing() -
     Ok(())
 }
 
-/// Runs `up` in a shell with a limit; `None` if it cannot even begin there.
+/// Runs `up` in a shell with a limit; `None` if the program cannot even begin there.
 fn up_limited(home: &Home, limit: &str) -> Result<Option<String>> {
-    let up = home.command("");
-    let program = up.get_program().to_str().context("a program")?;
+    let program = home.command("");
+    let program = program.get_program().to_str().context("a program")?;
     let dir = home.dir();
-    let line = format!(
-        "ulimit {limit} && exec {program} up --network ledger --nodes 1 --detach --wait \
-         --timeout 10s --data-dir {dir}"
-    );
-    let finished = finish(Command::new("bash").args(["-c", &line]));
-    Ok(finished.code.map(|_| finished.stderr))
+    let limited = |args: &str| {
+        let line = format!("ulimit {limit} && exec {program} {args}");
+        finish(Command::new("bash").args(["-c", &line]))
+    };
+    if limited("--version").code != Some(0) {
+        return Ok(None);
+    }
+    let up = limited(&format!(
+        "up --network ledger --nodes 1 --detach --wait --timeout 10s --data-dir {dir}"
+    ));
+    Ok(up.code.map(|_| up.stderr))
 }
 
 #[tokio::test(flavor = "multi_thread")]
