@@ -33,5 +33,5 @@ pub use podplane_proto::{
 };
 pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use queue_metrics::QueueMetrics;
-pub use reflector::{Cache, Change, Changes, Told, reflector};
+pub use reflector::{Cache, Change, Changes, Told, Watched, reflector, watcher};
 pub use trace::{Traced, traced};

@@ -1,7 +1,8 @@
 //! A local copy of the objects of a kind, kept up to date by list and watch.
 //!
-//! The driver lists, then watches from the list's revision; when the stream ends it resumes at the last revision it saw, and when that
-//! is too old it lists again into a fresh map and applies the difference, deletions included. It never gives up; it backs off between failures.
+//! [`watcher`] lists, then watches from the list's revision; when the stream ends it resumes at the
+//! last revision it saw, and when that is too old it lists again; the cache is then given the
+//! difference, deletions included. It never gives up; it backs off between failures.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,7 +19,7 @@ use podplane_api::{Object, ObjectKey};
 use podplane_proto::error::ApiError;
 use tokio::sync::{Notify, watch};
 
-use crate::api::{Api, ListParams, WatchEvent};
+use crate::api::{Api, ListParams, ObjectList, WatchEvent};
 
 /// What happened to an object in the cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -245,20 +246,37 @@ fn backoff() -> backon::ExponentialBackoff {
         .build()
 }
 
-async fn drive<K: Object>(
+/// Progress or failure of a [`watcher`].
+#[derive(Debug)]
+pub enum Watched<K> {
+    /// All objects: at the beginning, and again after what was between has expired.
+    Listed(ObjectList<K>),
+    /// The next event, in the order of revisions, none left out since the last list.
+    Event(WatchEvent<K>),
+    /// The server ended the watch, or could not be asked. If the error says that the revision has
+    /// expired, a list follows; otherwise the watch is resumed at the last revision.
+    Interrupted(Option<ApiError>),
+}
+
+/// Lists the objects that match and watches them for as long as it is polled, through failures of
+/// the server and of the connection. [`reflector`] keeps the latest state of each object; this is
+/// for those who want to see every revision.
+pub async fn watcher<K: Object>(
     api: Api<K>,
     params: ListParams,
-    shared: Arc<Shared<K>>,
-    synced: watch::Sender<bool>,
+    mut tell: impl FnMut(Watched<K>) + Send,
 ) {
     let mut waits = backoff();
     let mut revision = None;
     loop {
-        let ended = follow(&api, &params, &shared, &synced, &mut revision, || {
-            waits = backoff()
-        })
-        .await;
-        match ended {
+        let mut progressed = |watched: Watched<K>| {
+            if matches!(watched, Watched::Event(_)) {
+                waits = backoff();
+            }
+            tell(watched);
+        };
+        let ended = follow(&api, &params, &mut revision, &mut progressed).await;
+        match &ended {
             Ok(()) => tracing::debug!(kind = K::KIND, "watch ended; resuming"),
             Err(error) if error.is_expired() => {
                 tracing::debug!(kind = K::KIND, %error, "revision too old; listing again");
@@ -268,46 +286,63 @@ async fn drive<K: Object>(
                 tracing::warn!(kind = K::KIND, %error, "list and watch failed; trying again")
             }
         }
+        tell(Watched::Interrupted(ended.err()));
         if let Some(wait) = waits.next() {
             tokio::time::sleep(wait).await;
         }
     }
 }
 
-/// Lists if there is no revision to go on from, then applies a watch until it ends.
+/// Lists if there is no revision to go on from, then tells of a watch until it ends.
 async fn follow<K: Object>(
     api: &Api<K>,
     params: &ListParams,
-    shared: &Shared<K>,
-    synced: &watch::Sender<bool>,
     revision: &mut Option<String>,
-    mut progressed: impl FnMut(),
+    tell: &mut (impl FnMut(Watched<K>) + Send),
 ) -> Result<(), ApiError> {
     let from = match revision {
         Some(from) => from.clone(),
         None => {
             let list = api.list(params).await?;
-            shared.lock().replace(list.items);
-            synced.send_replace(true);
-            revision.insert(list.resource_version).clone()
+            let from = revision.insert(list.resource_version.clone()).clone();
+            tell(Watched::Listed(list));
+            from
         }
     };
     let mut events = pin!(api.watch(params, &from).await?);
     while let Some(event) = events.next().await {
-        match event? {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                *revision = Some(object.resource_version().into());
-                shared.lock().apply(object, Told::Watched);
-            }
-            WatchEvent::Deleted(object) => {
-                *revision = Some(object.resource_version().into());
-                shared.lock().remove(&object.key(), Told::Watched);
-            }
-            WatchEvent::Bookmark(at) => *revision = Some(at),
-        }
-        progressed();
+        let event = event?;
+        *revision = Some(match &event {
+            WatchEvent::Added(object)
+            | WatchEvent::Modified(object)
+            | WatchEvent::Deleted(object) => object.resource_version().into(),
+            WatchEvent::Bookmark(at) => at.clone(),
+        });
+        tell(Watched::Event(event));
     }
     Ok(())
+}
+
+async fn drive<K: Object>(
+    api: Api<K>,
+    params: ListParams,
+    shared: Arc<Shared<K>>,
+    synced: watch::Sender<bool>,
+) {
+    let apply = move |watched| match watched {
+        Watched::Listed(list) => {
+            shared.lock().replace(list.items);
+            synced.send_replace(true);
+        }
+        Watched::Event(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
+            shared.lock().apply(object, Told::Watched);
+        }
+        Watched::Event(WatchEvent::Deleted(object)) => {
+            shared.lock().remove(&object.key(), Told::Watched);
+        }
+        Watched::Event(WatchEvent::Bookmark(_)) | Watched::Interrupted(_) => {}
+    };
+    watcher(api, params, apply).await;
 }
 
 impl<K> fmt::Debug for Cache<K> {
