@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod tests;
+mod tracker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,6 +12,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::net::overlap;
+pub use tracker::Tracker;
 
 /// A cluster as it was seen at one moment. Every list may be in any order; what is not known is left empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +74,9 @@ impl Pod {
         !self.host_network && !self.released
     }
 
-    fn key(&self) -> PodKey {
+    /// Its name in reports.
+    #[must_use]
+    pub fn key(&self) -> PodKey {
         PodKey {
             namespace: self.namespace.clone(),
             name: self.name.clone(),
