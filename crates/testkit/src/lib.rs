@@ -2,9 +2,11 @@
 //!
 //! ## Where to begin
 //!
-//! [`Cluster::builder`] starts one. [`Cluster::check`] asks the invariant checker about all that can be seen ([`world`]); [`eventually`] waits
-//! on state. Nothing here decides anything about a cluster: `podplane up` starts it, and every change goes through the interfaces that users
-//! have.
+//! [`Cluster::builder`] starts one. [`Cluster::check`] asks the invariant checker about all that
+//! can be seen ([`world`]); a [`monitor`] checks every revision of pods and nodes, and [`live`]
+//! compares the sandboxes that nodes really have; [`eventually`] waits on state. Nothing here
+//! decides anything about a cluster: `podplane up` starts it, and every change goes through the
+//! interfaces that users have.
 
 #![warn(missing_docs)]
 
@@ -15,6 +17,8 @@ pub mod disk;
 mod error;
 pub mod fault;
 pub mod link;
+pub mod live;
+pub mod monitor;
 pub mod plugins;
 pub mod pods;
 mod process;

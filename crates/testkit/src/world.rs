@@ -27,7 +27,7 @@ use crate::{ClusterError, Result};
 
 /// Whether the number of pods on a node is limited to its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
+pub(crate) enum Limit {
     Addresses,
     /// With `--ip-policy=off`.
     None,
@@ -164,7 +164,7 @@ fn held(node: &ReportNode<'_>) -> Result<Vec<Allocation>, ReportError> {
     Ok(allocations.collect())
 }
 
-fn read_json(file: &Path) -> Result<Value> {
+pub(crate) fn read_json(file: &Path) -> Result<Value> {
     let text = fs::read_to_string(file).map_err(read(file))?;
     serde_json::from_str(&text).map_err(|_| ClusterError::Unclear {
         what: file.display().to_string(),
@@ -176,14 +176,14 @@ fn read(file: &Path) -> impl FnOnce(io::Error) -> ClusterError {
     ClusterError::io(format!("read {}", file.display()))
 }
 
-fn parse<T: FromStr>(what: impl Into<String>, text: &str) -> Result<T> {
+pub(crate) fn parse<T: FromStr>(what: impl Into<String>, text: &str) -> Result<T> {
     text.parse().map_err(|_| ClusterError::Unclear {
         what: what.into(),
         found: text.into(),
     })
 }
 
-fn audited_node(node: &Node, limit: Limit) -> Result<audit::Node> {
+pub(crate) fn audited_node(node: &Node, limit: Limit) -> Result<audit::Node> {
     let cidrs = pod_ips::pod_cidrs(node).iter();
     Ok(audit::Node {
         name: node.name().into(),
@@ -199,7 +199,7 @@ fn audited_node(node: &Node, limit: Limit) -> Result<audit::Node> {
     })
 }
 
-fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
+pub(crate) fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
     let ips = status
@@ -230,7 +230,7 @@ pub fn node_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     entries(&data_dir.join("nodes"))
 }
 
-fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>> {
+pub(crate) fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>> {
     let mut found = Vec::new();
     for (_, network) in entries(networks)? {
         for (name, file) in entries(&network)? {
@@ -279,7 +279,7 @@ fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
 }
 
 /// A directory's entries by name; none if there is no such directory.
-fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
+pub(crate) fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(read(dir))?,

@@ -1,0 +1,357 @@
+//! What watches told, folded into the invariants that were broken, and from which revision to
+//! which.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use podplane_api::{
+    Object, ObjectKey,
+    core::{Node, Pod},
+    jiff::Timestamp,
+};
+use podplane_client::{WatchEvent, Watched};
+use podplane_ipam::audit::{PodKey, Tracker, Violation};
+
+use crate::{
+    Result,
+    pods::{node, phase},
+    world::{self, Limit},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// A revision, and when this process was told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedRevision {
+    /// The revision. Opaque: compare for equality only.
+    pub revision: String,
+    /// When it was seen, which is a little later than it was written.
+    pub at: Timestamp,
+}
+
+/// An invariant that was broken at a revision, and up to another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViolationSpan {
+    /// What was wrong.
+    pub violation: Violation,
+    /// The first revision at which it was so.
+    pub from: ObservedRevision,
+    /// The first revision at which it was not so any more.
+    pub to: Option<ObservedRevision>,
+    /// The pods that it is about, as they were at the first revision.
+    pub pods: Vec<String>,
+}
+
+impl fmt::Display for ViolationSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            violation,
+            from,
+            to,
+            pods,
+        } = self;
+        write!(
+            f,
+            "{violation}: from revision {} at {}",
+            from.revision, from.at
+        )?;
+        match to {
+            Some(to) => {
+                let held = to.at.duration_since(from.at);
+                write!(f, " to revision {}, {held:#}", to.revision)?;
+            }
+            None => write!(f, " on")?,
+        }
+        pods.iter().try_for_each(|pod| write!(f, "\n    {pod}"))
+    }
+}
+
+/// Revisions of a kind that nobody was told of: they had expired when the watch was to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchGap {
+    /// The kind.
+    pub kind: &'static str,
+    /// The first revision that was seen again.
+    pub until: ObservedRevision,
+}
+
+/// What is remembered of a pod, also when it is gone.
+#[derive(Debug, Default)]
+struct PodTrail {
+    /// The node that it was bound to first.
+    node: String,
+    ran: bool,
+    gone: bool,
+}
+
+/// Everything that the watches told.
+#[derive(Debug, Default)]
+pub struct RevisionHistory {
+    tracker: Tracker,
+    /// Pods as they are now: their UIDs, and in words.
+    pods: BTreeMap<PodKey, (String, String)>,
+    /// What became of every pod, by UID.
+    lives: BTreeMap<String, PodTrail>,
+    open: BTreeMap<Violation, ViolationSpan>,
+    closed: Vec<ViolationSpan>,
+    gaps: Vec<WatchGap>,
+    problems: Vec<(Timestamp, String)>,
+    /// Kinds that have been listed once.
+    listed: Vec<&'static str>,
+    revisions: u64,
+}
+
+impl RevisionHistory {
+    /// Every breach up to now, in the order of their ends.
+    pub fn breaches(&self) -> impl Iterator<Item = &ViolationSpan> {
+        self.closed.iter().chain(self.open.values())
+    }
+
+    /// What expired before it was seen.
+    #[must_use]
+    pub fn gaps(&self) -> &[WatchGap] {
+        &self.gaps
+    }
+
+    /// What is wrong with single objects: one that cannot be understood, a pod that was bound
+    /// twice, a pod that is there again after it was deleted.
+    #[must_use]
+    pub fn problems(&self) -> &[(Timestamp, String)] {
+        &self.problems
+    }
+
+    /// How many revisions were checked.
+    #[must_use]
+    pub fn revisions(&self) -> u64 {
+        self.revisions
+    }
+
+    /// How many pods were Running at some revision.
+    #[must_use]
+    pub fn ran(&self) -> usize {
+        self.lives.values().filter(|life| life.ran).count()
+    }
+
+    /// Whether a pod of that UID was there at some revision.
+    #[must_use]
+    pub fn has_seen(&self, uid: &str) -> bool {
+        self.lives.contains_key(uid)
+    }
+
+    /// The pods and nodes as of now.
+    #[must_use]
+    pub fn tracker(&self) -> &Tracker {
+        &self.tracker
+    }
+
+    /// Takes in what a watch told; returns it in words.
+    pub(super) fn observe<K: Watchable>(
+        &mut self,
+        at: Timestamp,
+        watched: Watched<K>,
+    ) -> Vec<String> {
+        match watched {
+            Watched::Listed(list) => {
+                let until = ObservedRevision {
+                    revision: list.resource_version,
+                    at,
+                };
+                let line = self.list(list.items, &until);
+                vec![line]
+            }
+            Watched::Event(WatchEvent::Bookmark(_)) => Vec::new(),
+            Watched::Event(event) => vec![self.event(at, event)],
+            Watched::Interrupted(None) => vec![format!("watch of {} ended", K::PLURAL)],
+            Watched::Interrupted(Some(error)) => {
+                vec![format!("watch of {} interrupted: {error}", K::PLURAL)]
+            }
+        }
+    }
+
+    fn list<K: Watchable>(&mut self, items: Vec<K>, at: &ObservedRevision) -> String {
+        let there: BTreeSet<_> = items.iter().map(Object::key).collect();
+        let mut gone = K::known(&self.tracker);
+        gone.retain(|key| !there.contains(key));
+        for key in gone {
+            K::remove(&key, self);
+        }
+        let number = items.len();
+        for item in items {
+            self.set(at.at, &item);
+        }
+        self.settle(at);
+        let line = format!("{number} {} listed at revision {}", K::PLURAL, at.revision);
+        if !self.listed.contains(&K::KIND) {
+            self.listed.push(K::KIND);
+            return line;
+        }
+        let gap = WatchGap {
+            kind: K::KIND,
+            until: at.clone(),
+        };
+        self.gaps.push(gap);
+        format!("{line}: the revisions before have expired and were not seen")
+    }
+
+    fn event<K: Watchable>(&mut self, at: Timestamp, event: WatchEvent<K>) -> String {
+        let (word, object) = match &event {
+            WatchEvent::Added(object) => ("added", object),
+            WatchEvent::Modified(object) => ("modified", object),
+            WatchEvent::Deleted(object) => ("deleted", object),
+            WatchEvent::Bookmark(_) => return String::new(),
+        };
+        match &event {
+            WatchEvent::Deleted(_) => K::remove(&object.key(), self),
+            _ => self.set(at, object),
+        }
+        let seen = ObservedRevision {
+            revision: object.resource_version().into(),
+            at,
+        };
+        self.revisions += 1;
+        self.settle(&seen);
+        format!("{} {word}: {}", seen.revision, object.summary())
+    }
+
+    fn set<K: Watchable>(&mut self, at: Timestamp, object: &K) {
+        match object.set(self) {
+            Ok(None) => {}
+            Ok(Some(problem)) => self.problems.push((at, problem)),
+            Err(error) => self.problems.push((at, error.to_string())),
+        }
+    }
+
+    /// Ends and begins breaches, by what is broken now. What began and ended at one revision never
+    /// was.
+    fn settle(&mut self, now: &ObservedRevision) {
+        let broken = self.tracker.violations();
+        if broken.is_empty() && self.open.is_empty() {
+            return;
+        }
+        let ended = self
+            .open
+            .extract_if(.., |violation, _| !broken.contains(violation));
+        for (_, mut breach) in ended {
+            if breach.from.revision != now.revision {
+                breach.to = Some(now.clone());
+                self.closed.push(breach);
+            }
+        }
+        for violation in broken {
+            if self.open.contains_key(violation) {
+                continue;
+            }
+            let about = match violation {
+                Violation::DuplicateAddress { pods, .. } => pods.as_slice(),
+                _ => &[],
+            };
+            let pods = about.iter().filter_map(|pod| self.pods.get(pod));
+            let pods = pods.map(|(_, summary)| summary.clone());
+            let breach = ViolationSpan {
+                violation: violation.clone(),
+                from: now.clone(),
+                to: None,
+                pods: pods.collect(),
+            };
+            self.open.insert(violation.clone(), breach);
+        }
+    }
+}
+
+/// A kind of which a history keeps track.
+pub(super) trait Watchable: Object {
+    /// Those that are there.
+    fn known(tracker: &Tracker) -> Vec<ObjectKey>;
+    /// Takes in a new state. Returns what is wrong with the object, if anything is.
+    fn set(&self, history: &mut RevisionHistory) -> Result<Option<String>>;
+    /// Forgets one.
+    fn remove(key: &ObjectKey, history: &mut RevisionHistory);
+    /// What matters of it, in one line.
+    fn summary(&self) -> String;
+}
+
+impl Watchable for Pod {
+    fn known(tracker: &Tracker) -> Vec<ObjectKey> {
+        let key = |pod: &PodKey| ObjectKey::new(&pod.namespace, &pod.name);
+        tracker.pods().map(key).collect()
+    }
+
+    fn set(&self, history: &mut RevisionHistory) -> Result<Option<String>> {
+        let pod = world::audited_pod(self)?;
+        let summary = (pod.uid.clone(), self.summary());
+        history.pods.insert(pod.key(), summary);
+        history.tracker.set_pod(&pod);
+        let life = history.lives.entry(pod.uid).or_default();
+        life.ran |= phase(self) == "Running";
+        if std::mem::take(&mut life.gone) {
+            return Ok(Some(format!("deleted and there again: {}", self.summary())));
+        }
+        if life.node.is_empty() {
+            life.node = node(self).into();
+        }
+        let is_bound_twice = life.node != node(self);
+        Ok(is_bound_twice.then(|| format!("bound to {} before: {}", life.node, self.summary())))
+    }
+
+    fn remove(key: &ObjectKey, history: &mut RevisionHistory) {
+        let key = PodKey {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        };
+        let gone = history.pods.remove(&key);
+        if let Some(life) = gone.and_then(|(uid, _)| history.lives.get_mut(&uid)) {
+            life.gone = true;
+        }
+        history.tracker.remove_pod(&key);
+    }
+
+    fn summary(&self) -> String {
+        let status = self.status.as_ref();
+        let ips = status.and_then(|status| status.pod_ips.as_ref());
+        let ips: Vec<_> = ips.into_iter().flatten().map(|ip| ip.ip.as_str()).collect();
+        let conditions = status.and_then(|status| status.conditions.as_ref());
+        let mut conditions = conditions.into_iter().flatten();
+        let sandbox = conditions.find(|condition| condition.type_ == "PodReadyToStartContainers");
+        let mut line = format!("pod {} {} {}", self.key(), self.uid(), phase(self));
+        for (name, value) in [
+            ("node", node(self)),
+            ("ips", &ips.join(",")),
+            ("sandbox", sandbox.map_or("", |condition| &condition.status)),
+            ("deleting", if self.is_deleting() { "yes" } else { "" }),
+        ] {
+            if !value.is_empty() {
+                line = format!("{line} {name}={value}");
+            }
+        }
+        let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
+        match finalizers {
+            [] => line,
+            some => format!("{line} finalizers={}", some.join(",")),
+        }
+    }
+}
+
+impl Watchable for Node {
+    fn known(tracker: &Tracker) -> Vec<ObjectKey> {
+        let key = |(name, _)| ObjectKey::new("", name);
+        tracker.nodes().map(key).collect()
+    }
+
+    fn set(&self, history: &mut RevisionHistory) -> Result<Option<String>> {
+        let node = world::audited_node(self, Limit::None)?;
+        history.tracker.set_node(&node);
+        Ok(None)
+    }
+
+    fn remove(key: &ObjectKey, history: &mut RevisionHistory) {
+        history.tracker.remove_node(&key.name);
+    }
+
+    fn summary(&self) -> String {
+        let blocks = podplane_api::pod_ips::pod_cidrs(self).join(",");
+        format!("node {} {} block={blocks}", self.name(), self.uid())
+    }
+}
