@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod apiserver;
+pub mod churn;
 pub mod cluster;
 pub mod console;
 pub mod history;

@@ -50,7 +50,8 @@ enum Command {
     },
     /// Build and run the long forms of the tests that have one.
     Soak {
-        /// Passed on to `cargo test`, for example the name of a test.
+        /// `churn` for one test alone, in which pods come and go for ten minutes while everything
+        /// dies. All else is passed on to `cargo test`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },

@@ -19,11 +19,17 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
     all(Parts::of("test"), args, None)
 }
 
-/// Runs the same tests, with more rounds where a test has rounds, and checks the size of what is published.
+/// Runs the same tests, with more rounds where a test has rounds, and checks the size of what is
+/// published. `churn` is a target of its own, for which nothing else is built.
 pub(crate) fn soak(args: &[String]) -> Result<()> {
     let mut parts = Parts::of("soak");
+    let rounds = Some(("PODPLANE_SOAK", "1"));
+    if args == ["churn"] {
+        let churn = ["--test", "churn", "--", "--nocapture"].map(str::to_owned);
+        return all(parts, &churn, rounds);
+    }
     build::dist(&mut parts)?;
-    all(parts, args, Some(("PODPLANE_SOAK", "1")))
+    all(parts, args, rounds)
 }
 
 fn all(mut parts: Parts, args: &[String], variable: Option<(&str, &str)>) -> Result<()> {

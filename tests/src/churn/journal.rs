@@ -1,0 +1,105 @@
+//! What was done and seen, with times that can be compared with the logs of services.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    path::Path,
+    sync::Mutex,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context as _, Result};
+use podplane_api::jiff::Timestamp;
+
+use super::lock;
+
+/// How much of what was done before a finding is shown with it.
+const BEFORE: Duration = Duration::from_secs(12);
+/// More findings than these are counted.
+const SHOWN: usize = 10;
+
+/// A file in which each line begins with a time.
+#[derive(Debug)]
+pub struct Journal(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    file: File,
+    /// What was done, without revisions, which are many.
+    notes: Vec<(Timestamp, String)>,
+    findings: Vec<(Timestamp, String)>,
+}
+
+impl Journal {
+    /// An empty one.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+        Ok(Self(Mutex::new(Inner {
+            file,
+            notes: Vec::new(),
+            findings: Vec::new(),
+        })))
+    }
+
+    /// Writes what was done.
+    pub fn note(&self, line: impl Into<String>) {
+        let line = line.into();
+        let mut inner = lock(&self.0);
+        let now = inner.write("", &line);
+        inner.notes.push((now, line));
+    }
+
+    /// Writes what a watch told.
+    pub fn revision(&self, line: &str) {
+        lock(&self.0).write("  ", line);
+    }
+
+    /// Writes something that is wrong.
+    pub fn find(&self, finding: impl Into<String>) {
+        self.find_of(
+            Timestamp::try_from(SystemTime::now()).unwrap_or_default(),
+            finding,
+        );
+    }
+
+    /// Writes something that was wrong at another time.
+    pub fn find_of(&self, at: Timestamp, finding: impl Into<String>) {
+        let finding = finding.into();
+        let mut inner = lock(&self.0);
+        inner.write("FOUND ", &finding);
+        inner.findings.push((at, finding));
+    }
+
+    /// All findings, each with what was done before; empty if there are none.
+    pub fn findings(&self) -> String {
+        let inner = lock(&self.0);
+        let mut text = String::new();
+        for (at, finding) in inner.findings.iter().take(SHOWN) {
+            text += &format!("- {finding}\n");
+            let shown = inner.notes.iter().filter(|(time, _)| {
+                let before = at.duration_since(*time);
+                !before.is_negative() && before.unsigned_abs() <= BEFORE
+            });
+            for (time, line) in shown {
+                text += &format!("      {time:.3} {line}\n");
+            }
+        }
+        match inner.findings.len().checked_sub(SHOWN) {
+            Some(more @ 1..) => text + &format!("- and {more} more\n"),
+            _ => text,
+        }
+    }
+}
+
+impl Inner {
+    fn write(&mut self, mark: &str, line: &str) -> Timestamp {
+        let now = Timestamp::now();
+        // A disk that is full is the least of its reader's troubles.
+        _ = writeln!(self.file, "{now:.3} {mark}{line}");
+        now
+    }
+}

@@ -1,0 +1,199 @@
+//! Pods that come and go on a cluster of which everything dies, again and again, and whether an
+//! address is ever on two of them.
+//!
+//! [`ChurnPlan`] says what is done, by a seed. Meanwhile a [`RevisionMonitor`] checks every
+//! revision of pods and nodes, and each second the sandboxes that nodes really have are compared
+//! ([`live`](podplane_testkit::live)). In the end nothing may be left.
+
+mod journal;
+mod other_ipam;
+pub mod plan;
+mod settle;
+mod steps;
+mod watch;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use podplane_testkit::{Network, fault, live::NodesObserver, monitor::RevisionMonitor};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+
+use crate::{Cluster, builder};
+pub use journal::Journal;
+use other_ipam::OtherIpam;
+use plan::ChurnPlan;
+
+/// Who gives addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ipam {
+    /// `host-local`, from the blocks of nodes.
+    HostLocal,
+    /// A plugin that podplane does not know, with ranges and files of its own.
+    Other,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct ChurnTest {
+    /// How pods get their network.
+    pub network: Network,
+    /// Who gives addresses.
+    pub ipam: Ipam,
+    /// What the plan follows from.
+    pub seed: u64,
+    /// How long pods come and go.
+    pub length: Duration,
+    /// Where the journal is written, which stays.
+    pub dir: PathBuf,
+}
+
+impl fmt::Display for ChurnTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ipam = match self.ipam {
+            Ipam::HostLocal => "host-local",
+            Ipam::Other => "other-ipam",
+        };
+        write!(f, "{}-{ipam}", self.network.as_str())
+    }
+}
+
+/// A cluster, and what is known of it.
+#[derive(Debug)]
+struct ChurnCluster {
+    cluster: Cluster,
+    ipam: Ipam,
+    journal: Arc<Journal>,
+    observer: NodesObserver,
+    monitor: RevisionMonitor,
+    /// The pods that are created, with their UIDs where that was acknowledged.
+    created: Mutex<BTreeMap<usize, Option<String>>>,
+    /// The kubelets that stand still.
+    paused: Mutex<Vec<(usize, fault::Fault)>>,
+}
+
+impl ChurnTest {
+    /// Does it. Returns all that was found wrong, as text; `None` if this needs what the machine
+    /// lacks and `PODPLANE_SKIP` names.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster does not start, or a fault cannot be done to it.
+    pub async fn run(&self) -> Result<Option<String>> {
+        let file = self.dir.join(format!("churn-{self}-{}.log", self.seed));
+        let journal = Arc::new(Journal::create(&file)?);
+        journal.note(format!(
+            "PODPLANE_SEED={} {self}, {:?}",
+            self.seed, self.length
+        ));
+        let other = match self.ipam {
+            Ipam::HostLocal => None,
+            Ipam::Other => Some(OtherIpam::new()?),
+        };
+        let Some(cluster) = Cluster::up(self.cluster(other.as_ref())).await? else {
+            return Ok(None);
+        };
+        let data_dir = cluster.data_dir().to_owned();
+        journal.note(format!(
+            "the cluster's data directory is {}",
+            data_dir.display()
+        ));
+        let ended = self.on(cluster, &data_dir, &journal).await;
+        let findings = match ended {
+            Ok(()) => journal.findings(),
+            Err(error) => {
+                journal.find(format!("{error:#}"));
+                journal.findings()
+            }
+        };
+        Ok(Some(findings)
+            .filter(|findings| !findings.is_empty())
+            .map(|findings| {
+                format!(
+                    "{self}, PODPLANE_SEED={}, journal in {}:\n{findings}",
+                    self.seed,
+                    file.display()
+                )
+            }))
+    }
+
+    fn cluster(&self, other: Option<&OtherIpam>) -> podplane_testkit::ClusterBuilder {
+        // Three blocks of five addresses, for three nodes and one that waits: what is freed is
+        // given again at once.
+        let cluster = builder(self.network)
+            .nodes(u32::try_from(plan::NODES).unwrap_or(u32::MAX))
+            .cluster_cidr("10.20.0.0/27")
+            .node_cidr_mask_size(29)
+            .service_cluster_ip_range("10.20.0.24/29")
+            .flags("--nodes-per-process 1");
+        match other {
+            None => cluster,
+            Some(other) => cluster.cni_bin_dir(other.bin_dir()),
+        }
+    }
+
+    async fn on(&self, cluster: Cluster, data_dir: &Path, journal: &Arc<Journal>) -> Result<()> {
+        let notes = journal.clone();
+        let monitor = RevisionMonitor::start(cluster.client(), move |line| notes.revision(line));
+        let mut observer = NodesObserver::of(&cluster).await?;
+        if self.ipam == Ipam::Other {
+            observer = observer.lease_dir(other_ipam::LEASES);
+        }
+        let stage = Arc::new(ChurnCluster {
+            cluster,
+            ipam: self.ipam,
+            journal: journal.clone(),
+            observer,
+            monitor,
+            created: Mutex::default(),
+            paused: Mutex::default(),
+        });
+        let mut background = JoinSet::new();
+        if self.ipam == Ipam::Other {
+            background.spawn(other_ipam::install(data_dir.to_owned()));
+        }
+        background.spawn(watch::look_each_second(stage.clone()));
+        let done = self.carry_out(&stage).await;
+        journal.note("the plan is carried out");
+        let settled = match done {
+            Ok(()) => settle::settle(&stage).await,
+            Err(error) => Err(error),
+        };
+        background.shutdown().await;
+        watch::conclude(&stage, self.length);
+        let stage = Arc::into_inner(stage).context("a task still has the cluster")?;
+        let finished = stage.cluster.finish().await;
+        settled.and(finished)
+    }
+
+    async fn carry_out(&self, stage: &Arc<ChurnCluster>) -> Result<()> {
+        let begin = Instant::now();
+        let mut steps = JoinSet::new();
+        for (at, step) in ChurnPlan::new(self.seed, self.length).0 {
+            sleep_until(begin + at).await;
+            while let Some(ended) = steps.try_join_next() {
+                let () = ended??;
+            }
+            let stage = stage.clone();
+            steps.spawn(async move { steps::perform(&stage, &step).await });
+        }
+        while let Some(ended) = steps.join_next().await {
+            let () = ended??;
+        }
+        Ok(())
+    }
+}
+
+/// What is guarded here is whole between any two statements, so a panic elsewhere does not spoil
+/// it.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,70 @@
+//! No address is on two pods while pods come and go and everything dies.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+use podplane_tests::{
+    Network,
+    churn::{ChurnTest, Ipam},
+};
+use tokio::task::JoinSet;
+
+/// Given by its name in decimal, it is what all of the plan follows from.
+const SEED: &str = "PODPLANE_SEED";
+/// A part of the names of those clusters that are wanted: `kernel`, `ledger-host-local`.
+const ONLY: &str = "PODPLANE_CHURN";
+
+fn seed() -> Result<u64> {
+    match std::env::var(SEED) {
+        Ok(seed) => seed
+            .parse()
+            .with_context(|| format!("invalid {SEED} {seed:?}")),
+        Err(_) => Ok(fastrand::u64(0..1_000_000)),
+    }
+}
+
+/// All of them side by side: two minutes of the clock in CI, with start and end.
+fn length() -> Duration {
+    let soak = std::env::var_os("PODPLANE_SOAK").is_some();
+    Duration::from_secs(if soak { 600 } else { 80 })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_address_is_on_two_pods_while_everything_dies() -> Result<()> {
+    let seed = seed()?;
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    #[expect(clippy::print_stderr, reason = "for whoever waits for ten minutes")]
+    {
+        eprintln!("{SEED}={seed}, journals in {}", dir.display());
+    }
+    let only = std::env::var(ONLY).unwrap_or_default();
+    let mut churning = JoinSet::new();
+    for network in [Network::Kernel, Network::Ledger] {
+        for ipam in [Ipam::HostLocal, Ipam::Other] {
+            let churn = ChurnTest {
+                network,
+                ipam,
+                seed,
+                length: length(),
+                dir: dir.to_owned(),
+            };
+            if churn.to_string().contains(&only) {
+                churning.spawn(async move { churn.run().await });
+            }
+        }
+    }
+    anyhow::ensure!(!churning.is_empty(), "{ONLY}={only} is none of them");
+    let mut findings = String::new();
+    while let Some(ended) = churning.join_next().await {
+        // One that panics or does not start hides nothing of the others.
+        findings += &match ended.map_err(anyhow::Error::from).flatten() {
+            Ok(found) => found.unwrap_or_default(),
+            Err(error) => format!("{error:#}\n"),
+        };
+    }
+    assert!(
+        findings.is_empty(),
+        "{SEED}={seed} repeats the plan\n{findings}"
+    );
+    Ok(())
+}
