@@ -45,6 +45,10 @@ generated! {
 }
 generated! {
     /// `podplane.ipam.v1`: pools, blocks and owners.
+    #[expect(
+        clippy::large_enum_variant,
+        reason = "a result is nearly always a block, which boxing would only make slower"
+    )]
     ipam, "podplane.ipam.v1"
 }
 generated! {

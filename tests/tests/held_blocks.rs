@@ -84,13 +84,13 @@ async fn record(cluster: &Cluster) -> Result<Option<Block>> {
     Ok(blocks.find(|block| block.cidr == "10.20.0.0/24"))
 }
 
-fn is_held(block: &Option<Block>) -> bool {
-    block.as_ref().is_some_and(|block| block.hold.is_some())
+fn is_held(block: Option<&Block>) -> bool {
+    block.is_some_and(|block| block.hold.is_some())
 }
 
 /// Whether its node is gone, and it is held.
-fn drains(block: &Option<Block>) -> bool {
-    let state = block.as_ref().map(Block::state);
+fn drains(block: Option<&Block>) -> bool {
+    let state = block.map(Block::state);
     is_held(block) && state == Some(BlockState::Draining)
 }
 
@@ -134,7 +134,7 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
         .await;
     let nodes = cluster.client().all::<Node>();
     let held = || async { record(&cluster).await.ok().flatten() };
-    eventually("the block is held", held, is_held).await;
+    eventually("the block is held", held, |block| is_held(block.as_ref())).await;
 
     plugins
         .replace(r#"echo '{"cniVersion": "1.0.0", "code": 11, "msg": "out of order"}'; exit 1"#)?;
@@ -143,7 +143,10 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
     assert!(cluster.pods().await?.is_empty());
     nodes.create(&other()).await?;
 
-    let first = eventually("the block drains, and is held", held, drains).await;
+    let first = eventually("the block drains, and is held", held, |block| {
+        drains(block.as_ref())
+    })
+    .await;
     assert_eq!(first.as_ref().map(|block| block.until.as_str()), Some(""));
     let heard = |block: &Option<Block>| {
         let hold = block.as_ref().and_then(|block| block.hold.as_ref());
@@ -192,9 +195,9 @@ async fn a_block_is_held_before_its_first_sandbox_is_made() -> Result<()> {
     let cluster = plugins.cluster().await?;
     let held = || async { record(&cluster).await.ok().flatten() };
     let assigned = eventually("the node has its block", held, Option::is_some).await;
-    assert!(!is_held(&assigned), "it never had a sandbox");
+    assert!(!is_held(assigned.as_ref()), "it never had a sandbox");
     create_pod(&cluster, "a").await?;
-    eventually("the block is held", held, is_held).await;
+    eventually("the block is held", held, |block| is_held(block.as_ref())).await;
     let leases = || {
         fs::read_dir(cluster.data_dir().join("nodes/node-0/networks")).map_or(0, Iterator::count)
     };
@@ -204,7 +207,10 @@ async fn a_block_is_held_before_its_first_sandbox_is_made() -> Result<()> {
         .pods_until("it runs", |pods| running(pods) == 1)
         .await;
     force_delete(&cluster, "a").await?;
-    eventually("the node ends the hold", held, |block| !is_held(block)).await;
+    eventually("the node ends the hold", held, |block| {
+        !is_held(block.as_ref())
+    })
+    .await;
     let secret = fs::read_to_string(cluster.data_dir().join("nodes/node-0/instance.json"))?;
     let secret: serde_json::Value = serde_json::from_str(&secret)?;
     let secret = secret["secret"].as_str().context("a secret")?;
@@ -256,7 +262,7 @@ async fn the_block_of_a_dead_node_is_held_until_an_operator_forgets_it() -> Resu
     let nodes = cluster.client().all::<Node>();
     let kubelet = leave_held(&cluster).await?;
     let held = record(&cluster).await?;
-    assert!(drains(&held), "{held:?}");
+    assert!(drains(held.as_ref()), "{held:?}");
     let blocks = cluster.podplane("get blocks").ok();
     let line = blocks.lines().find(|line| line.starts_with("10.20.0.0/24"));
     assert!(line.is_some_and(|line| line.contains("Held")), "{blocks}");
@@ -271,7 +277,7 @@ async fn the_block_of_a_dead_node_is_held_until_an_operator_forgets_it() -> Resu
         unasked.code != Some(0) && unasked.stdout.contains("default/a"),
         "{unasked:?}"
     );
-    assert!(drains(&record(&cluster).await?));
+    assert!(drains(record(&cluster).await?.as_ref()));
     assert!(!has_block(&nodes.get("other").await?));
 
     let forgotten = cluster.podplane("node forget node-0 --yes").ok();

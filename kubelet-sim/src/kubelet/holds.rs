@@ -161,7 +161,7 @@ impl Holds {
             };
             let updates = part
                 .iter()
-                .filter_map(|(block, used)| self.update(block, used));
+                .filter_map(|(block, used)| self.update(block, used.as_deref()));
             let answers = answered(any.client.blocks().update(updates.collect())).await?;
             for ((block, used), answer) in part.iter().zip(answers) {
                 let Block { node, uid, cidr } = block;
@@ -197,11 +197,11 @@ impl Holds {
         Ok(())
     }
 
-    /// What is said of a block, of which these addresses are in use, or none.
-    fn update(&self, block: &Block, used: &Option<Vec<PodAddress>>) -> Option<BlockUpdate> {
+    /// The update that takes the hold of a block for the addresses in use, or ends it for `None`.
+    fn update(&self, block: &Block, used: Option<&[PodAddress]>) -> Option<BlockUpdate> {
         let identity = self.nodes.get(&block.node)?.instance.identity();
         let change = match used {
-            Some(addresses) => identity.hold(Action::Take, addresses.clone()),
+            Some(addresses) => identity.hold(Action::Take, addresses.to_vec()),
             None => identity.hold(Action::End, Vec::new()),
         };
         Some(BlockUpdate {

@@ -31,7 +31,7 @@ pub enum Hold {
 }
 
 /// The UID of a Node, and its blocks.
-pub type Blocks = (String, Option<PodCidrs>);
+pub(super) type Blocks = (String, Option<PodCidrs>);
 
 fn blocks(node: &NodeObject) -> Blocks {
     (node.uid().to_owned(), pod_cidrs(node))
@@ -101,7 +101,9 @@ impl Node {
                 Err(error) if error.reason == Reason::Forbidden => {
                     return Err(NodeError::HeldByAnother(error.message));
                 }
-                Err(error) => return Err(NodeError::api("change the hold of the node's block")(error)),
+                Err(error) => {
+                    return Err(NodeError::api("change the hold of the node's block")(error));
+                }
             }
         }
         Ok(())

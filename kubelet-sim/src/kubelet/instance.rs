@@ -201,9 +201,10 @@ fn lock(dir: &NodeDir, node: &NodeName) -> Result<File, InstanceError> {
             return Err(InstanceError::Locked {
                 node: node.to_string(),
                 dir: dir.path().display().to_string(),
-                pid: is_pid
-                    .then(|| format!(" (process {digits})"))
-                    .unwrap_or_default(),
+                pid: match is_pid {
+                    true => format!(" (process {digits})"),
+                    false => String::new(),
+                },
             });
         }
         Err(TryLockError::Error(source)) => return Err(failed("lock", &path)(source)),

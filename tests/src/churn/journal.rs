@@ -77,21 +77,19 @@ impl Journal {
     /// All findings, each with what was done before; empty if there are none.
     pub fn findings(&self) -> String {
         let inner = lock(&self.0);
-        let mut text = String::new();
+        let mut lines = Vec::new();
         for (at, finding) in inner.findings.iter().take(SHOWN) {
-            text += &format!("- {finding}\n");
+            lines.push(format!("- {finding}\n"));
             let shown = inner.notes.iter().filter(|(time, _)| {
                 let before = at.duration_since(*time);
                 !before.is_negative() && before.unsigned_abs() <= BEFORE
             });
-            for (time, line) in shown {
-                text += &format!("      {time:.3} {line}\n");
-            }
+            lines.extend(shown.map(|(time, line)| format!("      {time:.3} {line}\n")));
         }
-        match inner.findings.len().checked_sub(SHOWN) {
-            Some(more @ 1..) => text + &format!("- and {more} more\n"),
-            _ => text,
+        if let Some(more @ 1..) = inner.findings.len().checked_sub(SHOWN) {
+            lines.push(format!("- and {more} more\n"));
         }
+        lines.concat()
     }
 }
 
