@@ -33,10 +33,7 @@ fn length() -> Duration {
 async fn no_address_is_on_two_pods_while_everything_dies() -> Result<()> {
     let seed = seed()?;
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    #[expect(clippy::print_stderr, reason = "for whoever waits for ten minutes")]
-    {
-        eprintln!("{SEED}={seed}, journals in {}", dir.display());
-    }
+    eprintln!("{SEED}={seed}, journals in {}", dir.display());
     let only = std::env::var(ONLY).unwrap_or_default();
     let mut churning = JoinSet::new();
     for network in [Network::Kernel, Network::Ledger] {
@@ -54,17 +51,18 @@ async fn no_address_is_on_two_pods_while_everything_dies() -> Result<()> {
         }
     }
     anyhow::ensure!(!churning.is_empty(), "{ONLY}={only} is none of them");
-    let mut findings = String::new();
+    let mut findings = Vec::new();
     while let Some(ended) = churning.join_next().await {
         // One that panics or does not start hides nothing of the others.
-        findings += &match ended.map_err(anyhow::Error::from).flatten() {
-            Ok(found) => found.unwrap_or_default(),
-            Err(error) => format!("{error:#}\n"),
-        };
+        match ended.map_err(anyhow::Error::from).flatten() {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(format!("{error:#}\n")),
+        }
     }
     assert!(
         findings.is_empty(),
-        "{SEED}={seed} repeats the plan\n{findings}"
+        "{SEED}={seed} repeats the plan\n{}",
+        findings.concat()
     );
     Ok(())
 }
