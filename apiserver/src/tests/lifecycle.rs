@@ -74,9 +74,12 @@ async fn keeps_an_ended_pod_until_its_sandbox_is_gone() {
     assert!(ending.is_deleting(), "its kubelet has a sandbox to remove");
     ending.status = Some(ended("False"));
     pods.update_status(&ending).await.unwrap();
-    pods.delete("ending", &DeleteParams::default())
-        .await
-        .unwrap();
+    // As its kubelet does it: a deletion that is pending is only shortened.
+    let at_once = DeleteParams {
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    };
+    pods.delete("ending", &at_once).await.unwrap();
     let gone = pods.get("ending").await.unwrap_err();
     assert_eq!(gone.reason, Reason::NotFound);
     server.stop().await;

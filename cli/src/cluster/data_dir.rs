@@ -243,7 +243,8 @@ impl DataDir {
         Ok(record)
     }
 
-    /// A node with network configuration, allocations or sandboxes.
+    /// A node that a kubelet has worked for: with an instance, allocations or sandboxes. Network
+    /// configuration alone may have been prepared for a cluster that is about to start.
     fn node_with_data(&self) -> anyhow::Result<Option<String>> {
         let has_entries =
             |dir: &Path| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
@@ -252,8 +253,11 @@ impl DataDir {
             nodes => nodes.with_context(|| format!("read {}", self.nodes().display()))?,
         };
         for node in nodes.flatten() {
-            let kept = ["net.d", "networks", "sandboxes"];
-            if kept.iter().any(|name| has_entries(&node.path().join(name))) {
+            let dir = node.path();
+            let has_lived = dir.join("instance.json").exists()
+                || has_entries(&dir.join("networks"))
+                || has_entries(&dir.join("sandboxes"));
+            if has_lived {
                 return Ok(Some(node.file_name().to_string_lossy().into_owned()));
             }
         }
@@ -544,13 +548,16 @@ mod tests {
     fn a_start_without_cluster_json_leaves_data_of_nodes_alone() {
         let (_keep, dir) = dir();
         dir.prepare().unwrap();
-        // As a start that failed leaves it.
+        // As a start that failed leaves it, and whoever prepares a node's network.
         let node = dir.nodes().join("node-1");
-        fs::create_dir_all(node.join("sandboxes")).unwrap();
-        assert_eq!(dir.record_to_start().unwrap(), None);
-        for (subdirectory, file) in [("net.d", "10-x.conflist"), ("sandboxes", "0.json")] {
+        for subdirectory in ["net.d", "networks/podplane", "sandboxes"] {
             fs::create_dir_all(node.join(subdirectory)).unwrap();
-            let file = node.join(subdirectory).join(file);
+        }
+        fs::remove_dir(node.join("networks/podplane")).unwrap();
+        fs::write(node.join("net.d/10-x.conflist"), "{}").unwrap();
+        assert_eq!(dir.record_to_start().unwrap(), None);
+        for file in ["instance.json", "networks/10.0.0.2", "sandboxes/0.json"] {
+            let file = node.join(file);
             fs::write(&file, "{}").unwrap();
             let error = dir.record_to_start().unwrap_err().to_string();
             assert!(
