@@ -40,7 +40,8 @@ impl OtherIpam {
 }
 
 /// Writes the configuration of each node that comes, as a network's DaemonSet does. Its ranges are
-/// not the blocks of nodes, and stay a node's for ever.
+/// not the blocks of nodes, and stay a node's for ever. Its bridge is its own: pods that came before
+/// the configuration are on that of the default network, whose address is another.
 pub(super) async fn install(data_dir: PathBuf) {
     loop {
         for (node, dir) in node_dirs(&data_dir).unwrap_or_default() {
@@ -72,7 +73,7 @@ fn configuration(node: &str, dir: &Path) -> String {
         "name": "file-net",
         "plugins": [{
             "type": "bridge",
-            "bridge": "cni0",
+            "bridge": "file0",
             "isGateway": true,
             "ipam": {
                 "type": "file-ipam",
