@@ -88,7 +88,8 @@ struct Shell {
 impl Shell {
     fn new(docs: &str) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("pp-").tempdir()?;
-        let place = dir.path().to_str().context("a path of letters")?;
+        let place = dir.path().join("data");
+        let place = place.to_str().context("a path of letters")?;
         let prelude = steps(&block(docs, "console"));
         let prelude: Vec<_> = prelude.into_iter().map(|step| step.command).collect();
         let prelude = prelude.join("\n").replace(PLACE, place);
@@ -103,7 +104,7 @@ impl Shell {
         bash.arg("-c")
             .arg(format!("{}\n{command}", self.prelude))
             .env("PATH", path)
-            // Of kubectl, for its cache.
+            // Of kubectl, for its cache, whose files the group may write: not the data directory.
             .env("HOME", self.dir.path())
             .stdin(Stdio::null());
         finish(&mut bash)
@@ -185,7 +186,7 @@ async fn a_block_of_no_range_ends_the_reference_at_its_start_and_not_ours() -> R
         let fresh = format!("fresh --cluster-cidr 10.0.0.0/23 --compat {compat}");
         shell.run(&fresh).ok();
         shell.run("node a 10.9.0.0/24").ok();
-        let log = || fs::read_to_string(shell.dir.path().join("logs/ipam-controller.log"));
+        let log = || fs::read_to_string(shell.dir.path().join("data/logs/ipam-controller.log"));
         if compat == Compat::None {
             shell.run("up").ok();
             shell.run("node b").ok();

