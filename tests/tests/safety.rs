@@ -89,7 +89,7 @@ const COMMANDS: [&str; 10] = [
     "up --detach --wait --network ledger --nodes 1",
     "status",
     "get pods",
-    "apply -f deploy/sample.yaml",
+    "apply -f ../deploy/sample.yaml",
     "exec web-0 -- true",
     "ping web-0 10.0.0.1",
     "node add node-9",
