@@ -1,4 +1,4 @@
-//! The boundary around each request: what it must say to be answered ([`hosts`]), and what happens if its handler panics.
+//! The boundary around each request: what it must say to be answered ([`AllowedHosts`]), and what happens if its handler panics.
 //!
 //! A panic ends its request with 500 or `INTERNAL`, is counted and logged, and leaves the process alone. Code whose
 //! state is not usable after a panic ends the process itself: see `fatal` in the API server, and ADR 0022.

@@ -124,7 +124,7 @@ pub struct Parts {
     pub runtime: Runtime,
     /// See [`Node::metrics`].
     pub metrics: Metrics,
-    /// See [`Node::reports`].
+    /// What the IPAM plugin of the node says of its capacity.
     pub reports: Reports,
     /// See [`Node::client`].
     pub client: Client,
