@@ -109,7 +109,7 @@ impl Connection {
 
     async fn send(&mut self, path: &str, message: Bytes) -> Result<Incoming> {
         self.sender.ready().await?;
-        let request = Request::post(format!("http://bench{path}"))
+        let request = Request::post(format!("http://localhost{path}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .body(Full::new(message))?;

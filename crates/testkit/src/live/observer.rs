@@ -172,14 +172,22 @@ fn is_link_local(ip: &IpAddr) -> bool {
     }
 }
 
+/// What is read in a namespace; `None` if it is not there any more, or not yet.
 fn in_namespace<T>(
     path: &Path,
-    read: impl FnOnce(&mut Netlink) -> Result<T, NetlinkError>,
+    read: impl Fn(&mut Netlink) -> Result<T, NetlinkError>,
 ) -> Result<Option<T>> {
-    let entered = Netlink::open_in(path).and_then(|mut netlink| read(&mut netlink));
+    let attempt = || Netlink::open_in(path).and_then(|mut netlink| read(&mut netlink));
+    let entered = attempt().or_else(|error| {
+        // Its name may have been there before it was mounted: what counts is how it is now.
+        if netns::is_netns(path) {
+            attempt()
+        } else {
+            Err(error)
+        }
+    });
     match entered {
         Ok(read) => Ok(Some(read)),
-        // It ended meanwhile, or its name is there and it is not mounted yet.
         Err(_) if !netns::is_netns(path) => Ok(None),
         Err(error) => {
             let step = format!("look into the network namespace {}", path.display());
