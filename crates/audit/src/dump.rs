@@ -1,6 +1,10 @@
 //! Everything that was read, in a form that the rules take.
 
-use std::{io::Read, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read,
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use podplane_ipam::{
@@ -11,8 +15,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{
+    expected::Flags,
     input::{self, InputError},
-    item::{Item, Lenient, Metadata, Spec, Status},
+    item::{Item, Lenient, Metadata, Spec, Status, Text},
+    network::{Evidence, Ipam, Marker, Network},
+    records::Records,
 };
 
 /// What of the input outlives the reading.
@@ -39,11 +46,26 @@ pub struct Node {
     pub pod_ips: Option<u64>,
     /// The object without its status, with [`Keep::Nodes`].
     pub object: Option<Map<String, Value>>,
+    /// Whether no machine of the cluster is behind it, as with virtual-kubelet and Fargate: its
+    /// pods' addresses are the provider's.
+    pub is_virtual: bool,
+    /// Whether it is one of GKE.
+    pub is_gke: bool,
+    /// `status.addresses` that are IP addresses of the cluster's side.
+    pub addresses: Vec<IpAddr>,
+    /// The ranges that a podplane node reports where its IPAM plugin does not use its podCIDRs.
+    pub pod_ranges: Vec<IpNet>,
+    /// The node's blocks where the network does not keep them in the Node object.
+    pub(crate) recorded: Option<Vec<String>>,
 }
 
 impl Node {
-    /// What it has as blocks: `spec.podCIDRs`, or `spec.podCIDR` where there is no such list.
+    /// The node's blocks as they are written: those that the network has recorded elsewhere,
+    /// else `spec.podCIDRs`, else `spec.podCIDR`.
     pub(crate) fn texts(&self) -> Vec<&str> {
+        if let Some(recorded) = &self.recorded {
+            return recorded.iter().map(String::as_str).collect();
+        }
         let listed = self.pod_cidrs.iter().map(String::as_str);
         let listed: Vec<&str> = listed.filter(|text| !text.is_empty()).collect();
         if listed.is_empty() && !self.pod_cidr.is_empty() {
@@ -59,11 +81,16 @@ impl Node {
 
     /// Every block that somebody may take for the node's, also where `spec.podCIDR` is another one.
     pub(crate) fn claims(&self) -> Vec<IpNet> {
-        let mut claims = self.blocks();
-        claims.extend(blocks([self.pod_cidr.as_str()]));
-        claims.sort_unstable();
-        claims.dedup();
-        claims
+        match &self.recorded {
+            Some(recorded) => sorted(blocks(recorded.iter().map(String::as_str))),
+            None => self.pod_cidr_claims(),
+        }
+    }
+
+    /// The blocks in the Node object, whether or not the network uses them.
+    pub(crate) fn pod_cidr_claims(&self) -> Vec<IpNet> {
+        let listed = self.pod_cidrs.iter().map(String::as_str);
+        sorted(blocks(listed.chain([self.pod_cidr.as_str()])))
     }
 
     fn capacity(&self) -> Option<u64> {
@@ -72,6 +99,12 @@ impl Node {
             (!blocks.is_empty()).then(|| capacity::of_blocks(&blocks))
         })
     }
+}
+
+fn sorted(mut nets: Vec<IpNet>) -> Vec<IpNet> {
+    nets.sort_unstable();
+    nets.dedup();
+    nets
 }
 
 fn blocks<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<IpNet> {
@@ -90,6 +123,9 @@ pub(crate) struct OddAddress {
 #[derive(Debug)]
 pub struct Dump {
     pub(crate) keep: Keep,
+    pub(crate) network: Network,
+    pub(crate) records: Records,
+    markers: BTreeSet<Marker>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) world: World,
     /// Pods that no node was found for because of addresses.
@@ -144,11 +180,14 @@ impl Collector {
         self.0.world.draining.push(block);
     }
 
-    /// All that was read, in order.
+    /// Sorts what was read, and finds out which network the cluster has. The cluster CIDR of the
+    /// flags tells an address that lies in no block from one of another network.
     #[must_use]
-    pub fn finish(self) -> Dump {
+    pub fn finish(self, flags: &Flags) -> Dump {
         let Self(mut dump) = self;
         dump.settle();
+        dump.detect(flags);
+        dump.fill_world();
         dump
     }
 }
@@ -157,6 +196,9 @@ impl Dump {
     fn new(keep: Keep) -> Self {
         Self {
             keep,
+            network: Network::default(),
+            records: Records::default(),
+            markers: BTreeSet::new(),
             nodes: Vec::new(),
             world: World::default(),
             starved: Vec::new(),
@@ -193,20 +235,50 @@ impl Dump {
         };
         match kind {
             "Node" => {
+                self.read_node(item);
                 let node = self.node(item, whole);
                 self.is_dump = true;
                 self.nodes.push(node);
             }
             "Pod" => {
                 self.is_dump = true;
-                self.push_pod(pod(item));
+                let pod = pod(item);
+                self.read_pod(item, &pod.pod);
+                self.push_pod(pod);
             }
             // The list may yet say what it is a list of.
             "" => {
                 let node = self.node(item, whole);
                 self.pending.push((node, pod(item)));
             }
-            _ => {}
+            _ => self.is_dump |= self.records.read(kind, item),
+        }
+    }
+
+    fn read_node(&mut self, item: &Item<'_>) {
+        self.records.read_node(item);
+        let Lenient(metadata) = &item.metadata;
+        let annotations = &metadata.annotations.0;
+        let marked = [
+            (annotations.calico_address.is_set(), Marker::Calico),
+            (annotations.cilium_host.is_set(), Marker::Cilium),
+            (
+                item.spec.0.provider_id.as_str().starts_with("aws://"),
+                Marker::Aws,
+            ),
+        ];
+        let marked = marked.into_iter().filter(|(is_set, _)| *is_set);
+        self.markers.extend(marked.map(|(_, marker)| marker));
+    }
+
+    fn read_pod(&mut self, item: &Item<'_>, pod: &audit::Pod) {
+        if pod.host_network {
+            self.markers.extend(Marker::of_agent(&pod.key()));
+        } else if !pod.released {
+            self.records.read_pod(item);
+            let annotations = &item.metadata.0.annotations.0;
+            let is_kube_ovn = annotations.kube_ovn_address.is_set();
+            self.markers.extend(is_kube_ovn.then_some(Marker::KubeOvn));
         }
     }
 
@@ -253,6 +325,19 @@ impl Dump {
                 .into_iter()
                 .find_map(|list| list.pod_ips.as_str().parse().ok()),
             object,
+            is_virtual: is_virtual(item),
+            is_gke: metadata.labels.0.gke_nodepool.is_set(),
+            addresses: internal_addresses(status),
+            pod_ranges: blocks(
+                metadata
+                    .annotations
+                    .0
+                    .pod_ranges
+                    .as_str()
+                    .split(',')
+                    .map(str::trim),
+            ),
+            recorded: None,
         }
     }
 
@@ -292,14 +377,114 @@ impl Dump {
         self.starved.dedup();
         self.odd.sort_unstable();
         self.odd.dedup();
+        self.records.settle();
+    }
+
+    fn detect(&mut self, flags: &Flags) {
+        let given = flags.cluster_cidr.as_deref().unwrap_or_default();
+        let evidence = Evidence::new(
+            &self.nodes,
+            &self.world.pods,
+            &self.records,
+            &blocks(given.split(',').map(str::trim)),
+            std::mem::take(&mut self.markers),
+        );
+        self.network = Network::detect(&evidence, &self.nodes, &self.records, flags.ipam);
+        let mut recorded = BTreeMap::<&str, Vec<String>>::new();
+        if let Ipam::NodeBlocks(system) = self.network.ipam {
+            let of_system = self.records.blocks.iter();
+            for record in of_system.filter(|one| one.system == system && one.scope.is_empty()) {
+                let node = record.node.as_deref().unwrap_or_default();
+                recorded
+                    .entry(node)
+                    .or_default()
+                    .push(record.block.to_string());
+            }
+        }
+        for node in &mut self.nodes {
+            if !self.network.uses_pod_cidr() || node.is_virtual {
+                node.recorded = Some(
+                    recorded
+                        .get(node.name.as_str())
+                        .cloned()
+                        .unwrap_or_default(),
+                );
+            }
+        }
+    }
+
+    /// Tells the invariants of nodes, and of nodes that are gone while their blocks are recorded.
+    fn fill_world(&mut self) {
         let known = self.nodes.iter().map(|node| audit::Node {
             name: node.name.clone(),
             uid: String::new(),
             pod_cidrs: node.claims(),
-            ip_capacity: node.capacity(),
+            ip_capacity: match self.network.grows {
+                true => node.pod_ips,
+                false => node.capacity(),
+            },
         });
-        self.world.nodes = known.collect();
+        let mut nodes: Vec<audit::Node> = known.collect();
+        if let Ipam::NodeBlocks(system) = self.network.ipam {
+            let mut gone = BTreeMap::<&str, Vec<IpNet>>::new();
+            let records = self.records.blocks.iter();
+            for record in records.filter(|one| one.system == system && one.scope.is_empty()) {
+                if let Some(node) = record.node.as_deref().filter(|node| !self.has_node(node)) {
+                    gone.entry(node).or_default().push(record.block);
+                }
+            }
+            nodes.extend(gone.into_iter().map(|(node, pod_cidrs)| audit::Node {
+                name: node.to_owned(),
+                uid: String::new(),
+                pod_cidrs,
+                ip_capacity: None,
+            }));
+        }
+        self.world.nodes = nodes;
     }
+
+    /// The network that the cluster seems to have.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    pub(crate) fn node_named(&self, name: &str) -> Option<&Node> {
+        let found = self
+            .nodes
+            .binary_search_by(|node| node.name.as_str().cmp(name));
+        self.nodes.get(found.ok()?)
+    }
+
+    pub(crate) fn has_node(&self, name: &str) -> bool {
+        self.node_named(name).is_some()
+    }
+
+    pub(crate) fn pod_named(&self, key: &PodKey) -> Option<&audit::Pod> {
+        let found = self.world.pods.binary_search_by(|pod| {
+            (pod.namespace.as_str(), pod.name.as_str()).cmp(&(&key.namespace, &key.name))
+        });
+        self.world.pods.get(found.ok()?)
+    }
+}
+
+/// Whether a provider runs the node's pods elsewhere.
+fn is_virtual(item: &Item<'_>) -> bool {
+    let labels = &item.metadata.0.labels.0;
+    let is = |label: &Text<'_>, value: &str| label.as_str() == value;
+    let mut taints = item.spec.0.taints.0.iter();
+    is(&labels.kind, "virtual-kubelet")
+        || is(&labels.eks_compute, "fargate")
+        || is(&labels.liqo, "virtual-node")
+        || taints.any(|Lenient(taint)| taint.key.as_str() == "virtual-kubelet.io/provider")
+}
+
+fn internal_addresses(status: &Status<'_>) -> Vec<IpAddr> {
+    let addresses = status.addresses.0.iter();
+    let internal = addresses.filter(|Lenient(one)| one.kind.as_str() == "InternalIP");
+    internal
+        .filter_map(|Lenient(one)| one.address.as_str().parse().ok())
+        .collect()
 }
 
 fn pod(item: &Item<'_>) -> PodSeen {

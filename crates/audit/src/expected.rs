@@ -8,7 +8,7 @@ use podplane_ipam::{
     parse_cidr,
 };
 
-use crate::dump::Dump;
+use crate::{dump::Dump, network::IpamChoice};
 
 /// The flags of the cluster's controller, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Flags {
     pub node_cidr_mask_size_ipv6: Option<u8>,
     /// `--service-cluster-ip-range`: a range, or one for each family, comma separated.
     pub service_cidr: Option<String>,
+    /// Where pods' addresses come from. `None`: it is found out.
+    pub ipam: Option<IpamChoice>,
 }
 
 /// Where a piece of knowledge is from.
@@ -146,6 +148,10 @@ fn ranges(cluster_cidr: &str, flags: &Flags) -> Result<Vec<IpNet>, RangeConfigEr
 }
 
 fn inferred_mask(dump: &Dump, family: Family) -> Option<u8> {
+    // Each node pool of GKE has blocks of its own size.
+    if dump.network.is_of_cloud || dump.network.grows {
+        return None;
+    }
     let blocks = dump.nodes.iter().flat_map(|node| node.blocks());
     let of_family = blocks.filter(|block| Family::of(block) == family);
     most(of_family.map(|block| block.prefix_len()))

@@ -70,13 +70,23 @@ pub enum Code {
     PodOutsideBlock,
     /// Several live pods have one address.
     DuplicatePodIp,
+    /// An address is allocated twice, or to somebody else than the pod that has it.
+    DuplicateAllocation,
+    /// A live pod has an address that its network has not allocated to it.
+    MissingAllocation,
+    /// An address is allocated to a pod or node that does not exist or does not have it.
+    LeakedAllocation,
+    /// A network keeps a block, or another object, for a node that does not exist.
+    OrphanedBlock,
+    /// A block lies in no pool of its network.
+    BlockOutsidePool,
     /// A node, or the cluster, is near or over what its addresses serve, or pods wait for one.
     IpCapacity,
 }
 
 impl Code {
     /// All, in the order of reports.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::DuplicatePodCidr,
         Self::OverlappingPodCidr,
         Self::ForeignPodCidr,
@@ -87,6 +97,11 @@ impl Code {
         Self::ServiceRangeOverlap,
         Self::PodOutsideBlock,
         Self::DuplicatePodIp,
+        Self::DuplicateAllocation,
+        Self::MissingAllocation,
+        Self::LeakedAllocation,
+        Self::OrphanedBlock,
+        Self::BlockOutsidePool,
         Self::IpCapacity,
     ];
 
@@ -104,6 +119,11 @@ impl Code {
             Self::ServiceRangeOverlap => "service-range-overlap",
             Self::PodOutsideBlock => "pod-outside-block",
             Self::DuplicatePodIp => "duplicate-pod-ip",
+            Self::DuplicateAllocation => "duplicate-allocation",
+            Self::MissingAllocation => "missing-allocation",
+            Self::LeakedAllocation => "leaked-allocation",
+            Self::OrphanedBlock => "orphaned-block",
+            Self::BlockOutsidePool => "block-outside-pool",
             Self::IpCapacity => "ip-capacity",
         }
     }
@@ -124,6 +144,17 @@ impl Code {
             Self::ServiceRangeOverlap => "A node's block shares addresses with the service range.",
             Self::PodOutsideBlock => "A live pod has an address outside of its node's block.",
             Self::DuplicatePodIp => "Several live pods have the same address.",
+            Self::DuplicateAllocation => {
+                "An address is allocated twice, or to another pod than the one that has it."
+            }
+            Self::MissingAllocation => {
+                "A live pod has an address that its network has not allocated to it."
+            }
+            Self::LeakedAllocation => {
+                "An address is allocated to a pod or node that does not exist or does not have it."
+            }
+            Self::OrphanedBlock => "A network keeps a block for a node that does not exist.",
+            Self::BlockOutsidePool => "A block lies in no pool of its network.",
             Self::IpCapacity => {
                 "A node or the cluster is near or over what its addresses serve, or pods wait for an address."
             }

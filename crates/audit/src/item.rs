@@ -1,4 +1,5 @@
-//! The few fields of a Node or Pod that the rules need, decoded as they stand: what is missing or odd is as if it were not there.
+//! The few fields that the rules need of Nodes, Pods and the objects of networks, decoded leniently:
+//! missing and odd values are left out.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -9,11 +10,14 @@ use serde::{
         value::{MapAccessDeserializer, SeqAccessDeserializer},
     },
 };
+use serde_json::Value;
 
 /// An object, whatever it is.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct Item<'a> {
+    #[serde(borrow)]
+    pub(crate) api_version: Text<'a>,
     #[serde(borrow)]
     pub(crate) kind: Text<'a>,
     #[serde(borrow)]
@@ -35,6 +39,48 @@ pub(crate) struct Metadata<'a> {
     pub(crate) creation_timestamp: Text<'a>,
     #[serde(borrow)]
     pub(crate) deletion_timestamp: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) annotations: Lenient<Annotations<'a>>,
+    #[serde(borrow)]
+    pub(crate) labels: Lenient<Labels<'a>>,
+}
+
+/// Annotations in which networks keep blocks and addresses.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Annotations<'a> {
+    /// The node's blocks by network, as JSON (OVN-Kubernetes).
+    #[serde(borrow, rename = "k8s.ovn.org/node-subnets")]
+    pub(crate) ovn_node_subnets: Text<'a>,
+    /// The pod's addresses by network, as JSON (OVN-Kubernetes).
+    #[serde(borrow, rename = "k8s.ovn.org/pod-networks")]
+    pub(crate) ovn_pod_networks: Text<'a>,
+    /// The addresses of all interfaces of a pod, as JSON (Multus).
+    #[serde(borrow, rename = "k8s.v1.cni.cncf.io/network-status")]
+    pub(crate) network_status: Text<'a>,
+    #[serde(borrow, rename = "projectcalico.org/IPv4Address")]
+    pub(crate) calico_address: Text<'a>,
+    #[serde(borrow, rename = "network.cilium.io/ipv4-cilium-host")]
+    pub(crate) cilium_host: Text<'a>,
+    #[serde(borrow, rename = "ovn.kubernetes.io/ip_address")]
+    pub(crate) kube_ovn_address: Text<'a>,
+    /// Where the pods of a podplane node are, if it is not in its podCIDRs: ranges with commas.
+    #[serde(borrow, rename = "podplane.io/pod-ranges")]
+    pub(crate) pod_ranges: Text<'a>,
+}
+
+/// Labels that tell kinds of nodes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Labels<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(crate) kind: Text<'a>,
+    #[serde(borrow, rename = "eks.amazonaws.com/compute-type")]
+    pub(crate) eks_compute: Text<'a>,
+    #[serde(borrow, rename = "liqo.io/type")]
+    pub(crate) liqo: Text<'a>,
+    #[serde(borrow, rename = "cloud.google.com/gke-nodepool")]
+    pub(crate) gke_nodepool: Text<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -48,6 +94,51 @@ pub(crate) struct Spec<'a> {
     pub(crate) node_name: Text<'a>,
     #[serde(borrow)]
     pub(crate) host_network: Text<'a>,
+    #[serde(borrow, rename = "providerID")]
+    pub(crate) provider_id: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) taints: Many<Lenient<Taint<'a>>>,
+    /// `CiliumNode`.
+    pub(crate) ipam: Value,
+    /// `CiliumPodIPPool`.
+    pub(crate) ipv4: Value,
+    /// `CiliumPodIPPool`.
+    pub(crate) ipv6: Value,
+    /// Calico's objects.
+    #[serde(borrow)]
+    pub(crate) cidr: Text<'a>,
+    /// Calico's `IPPool`.
+    #[serde(borrow)]
+    pub(crate) block_size: Text<'a>,
+    /// Calico's `IPAMBlock`; that of a pod is something else, and is left out.
+    #[serde(borrow)]
+    pub(crate) affinity: Text<'a>,
+    /// Calico's `IPAMBlock` (a list), Whereabouts' `IPPool` (by offset).
+    pub(crate) allocations: Value,
+    /// Calico's `IPAMBlock`.
+    pub(crate) attributes: Value,
+    /// Calico's `BlockAffinity`.
+    #[serde(borrow)]
+    pub(crate) node: Text<'a>,
+    /// Calico's `BlockAffinity`.
+    #[serde(borrow)]
+    pub(crate) state: Text<'a>,
+    /// Calico's objects.
+    #[serde(borrow)]
+    pub(crate) deleted: Text<'a>,
+    /// Whereabouts' `IPPool`.
+    #[serde(borrow)]
+    pub(crate) range: Text<'a>,
+    /// Whereabouts' `OverlappingRangeIPReservation`.
+    #[serde(borrow)]
+    pub(crate) podref: Text<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Taint<'a> {
+    #[serde(borrow)]
+    pub(crate) key: Text<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -65,6 +156,23 @@ pub(crate) struct Status<'a> {
     pub(crate) capacity: Lenient<Capacity<'a>>,
     #[serde(borrow)]
     pub(crate) allocatable: Lenient<Capacity<'a>>,
+    #[serde(borrow)]
+    pub(crate) addresses: Many<Lenient<NodeAddress<'a>>>,
+    /// `CiliumNode`.
+    pub(crate) ipam: Value,
+    /// `CiliumEndpoint`.
+    pub(crate) networking: Value,
+    /// `NodeNetworkConfig`.
+    pub(crate) network_containers: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeAddress<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(crate) kind: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) address: Text<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use podplane_ipam::{
     ClusterRange, Family,
-    audit::{Pod, pods_by_node},
+    audit::{Pod, PodKey, pods_by_node},
     free_runs,
 };
 use serde_json::{Map, Value};
@@ -35,6 +35,9 @@ pub enum RepairError {
         "a repair chooses blocks, and needs to know their length in {0}: give --node-cidr-mask-size, or -ipv4 and -ipv6"
     )]
     NoMask(IpNet),
+    /// The repair would not change the addresses of pods.
+    #[error("{0}")]
+    Unfit(String),
 }
 
 /// What to do, and in which order.
@@ -71,13 +74,17 @@ impl Repair {
     ///
     /// # Errors
     ///
-    /// [`RepairError`] if it is not known where blocks come from, and one is needed.
+    /// [`RepairError`] if it is not known where blocks come from, and one is needed, or if the
+    /// network does not take pods' addresses from podCIDRs.
     pub fn new(
         dump: &Dump,
         expected: &Expected,
         report: &Report,
         at_least: Severity,
     ) -> Result<Self, RepairError> {
+        if let Some(why) = dump.network.refuses_repair() {
+            return Err(RepairError::Unfit(why));
+        }
         let mut wrong = wrong_nodes(dump, expected, at_least);
         let counted = |code| {
             let of_code =
@@ -238,11 +245,10 @@ impl Repair {
 
 fn find<'a>(dump: &'a Dump, key: &str) -> Option<&'a Pod> {
     let (namespace, name) = key.split_once('/')?;
-    let pods = &dump.world.pods;
-    let found = pods.binary_search_by(|pod| {
-        (pod.namespace.as_str(), pod.name.as_str()).cmp(&(namespace, name))
-    });
-    pods.get(found.ok()?)
+    dump.pod_named(&PodKey {
+        namespace: namespace.into(),
+        name: name.into(),
+    })
 }
 
 /// A DNS name, as objects have.
@@ -260,7 +266,7 @@ fn wrong_nodes<'a>(
     at_least: Severity,
 ) -> BTreeMap<&'a str, Vec<String>> {
     let of_node = |node: &'a Node| {
-        let findings = rules::of_node(node, expected).into_iter();
+        let findings = rules::of_node(node, dump, expected).into_iter();
         let counted = findings
             .filter(|finding| finding.severity >= at_least && finding.code != Code::MissingPodCidr);
         let why: Vec<String> = counted.map(|finding| finding.message).collect();

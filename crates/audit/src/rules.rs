@@ -1,8 +1,10 @@
 //! The rules: from a dump, and what is expected of it, to findings.
 
+mod allocations;
 mod blocks;
 mod capacity;
 mod pods;
+mod recorded;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,15 +53,12 @@ pub fn audit(dump: &Dump, expected: &Expected) -> Report {
         match violation {
             Violation::OverlappingBlocks { wide, narrow } => overlaps.add(wide, narrow),
             Violation::DuplicateAddress { ip, pods } => findings.push(pods::duplicate(ip, &pods)),
-            Violation::OutsideBlock { .. } if dump.nodes.is_empty() => {}
             Violation::OutsideBlock {
                 pod,
                 ip,
                 node,
                 blocks,
-            } => {
-                findings.push(pods::outside(dump, &pod, &ip.to_string(), &node, &blocks));
-            }
+            } => findings.extend(pods::outside(dump, &pod, ip, &node, &blocks)),
             Violation::OverCapacity { node, .. } => over.extend([node]),
             // A dump has no files of nodes, and no history.
             Violation::LeakedAddress(_)
@@ -67,12 +66,16 @@ pub fn audit(dump: &Dump, expected: &Expected) -> Report {
             | Violation::UndoneDelete { .. } => {}
         }
     }
-    findings.extend(overlaps.findings(dump));
+    let holder = |node: &str, _: &ipnet::IpNet| vec![dump.network.holder(node)];
+    findings.extend(overlaps.findings(&dump.world.nodes, holder, dump.network.another_block()));
     findings.extend(pods::odd(dump));
+    findings.extend(pods::with_addresses_of_nodes(dump));
+    findings.extend(recorded::findings(dump, expected));
+    findings.extend(allocations::findings(dump));
     findings.extend(
         dump.nodes
             .iter()
-            .flat_map(|node| blocks::of_node(node, expected)),
+            .flat_map(|node| blocks::of_node(node, dump, expected)),
     );
     findings.extend(capacity::of_nodes(dump, &used, &over));
     let mut summary = Summary::new(dump, expected, &used, checks(dump, expected));
@@ -82,47 +85,73 @@ pub fn audit(dump: &Dump, expected: &Expected) -> Report {
         let order = key(a).cmp(&key(b)).then_with(|| a.objects.cmp(&b.objects));
         order.then_with(|| a.message.cmp(&b.message))
     });
+    findings.dedup();
     summary.count(&findings);
     Report { findings, summary }
 }
 
 /// For each code, whether it was checked.
 fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
-    let of = |code: Code| match code {
-        Code::ForeignPodCidr if expected.ranges.is_empty() => {
-            "off: needs --cluster-cidr".to_owned()
+    let of = |code: Code| {
+        if let Some(why) = dump.network.excludes(code) {
+            return why;
         }
-        Code::ServiceRangeOverlap if expected.services.as_slice().is_empty() => {
-            "off: needs --service-cidr".into()
-        }
-        Code::WrongSizePodCidr => {
-            let inferred = expected
-                .masks
-                .iter()
-                .filter(|(_, (_, known))| *known == Known::Inferred);
-            let inferred: Vec<_> = inferred
-                .map(|(family, (mask, _))| format!("/{mask} for {family}"))
-                .collect();
-            match inferred.is_empty() {
-                _ if expected.masks.is_empty() => "off: needs --node-cidr-mask-size".into(),
-                true => "on".into(),
-                false => format!("inferred: most blocks are {}", Listed(&inferred)),
+        match code {
+            Code::ForeignPodCidr if expected.ranges.is_empty() => {
+                "off: needs --cluster-cidr".to_owned()
             }
-        }
-        Code::WrongFamilyPodCidr => match &expected.families {
-            None => "inferred: a node has no two blocks of one family".into(),
-            Some((_, Known::Given)) => "on".into(),
-            Some((families, Known::Inferred)) => {
-                let families: Vec<_> = families.iter().collect();
-                format!("inferred: most nodes have {}", Listed(&families))
+            Code::ServiceRangeOverlap if expected.services.as_slice().is_empty() => {
+                "off: needs --service-cidr".into()
             }
-        },
-        Code::PodOutsideBlock if dump.nodes.is_empty() => {
-            "off: there are no nodes in the input".into()
+            Code::WrongSizePodCidr => sizes(expected),
+            Code::WrongFamilyPodCidr => match &expected.families {
+                None => "inferred: a node has no two blocks of one family".into(),
+                Some((_, Known::Given)) => "on".into(),
+                Some((families, Known::Inferred)) => {
+                    let families: Vec<_> = families.iter().collect();
+                    format!("inferred: most nodes have {}", Listed(&families))
+                }
+            },
+            Code::PodOutsideBlock if dump.nodes.is_empty() => {
+                "off: there are no nodes in the input".into()
+            }
+            Code::DuplicateAllocation | Code::LeakedAllocation
+                if dump.records.allocations.is_empty()
+                    && dump.records.node_addresses.is_empty() =>
+            {
+                "off: the input has no objects with allocations".into()
+            }
+            Code::MissingAllocation if dump.records.allocations.is_empty() => {
+                "off: the input has no objects with allocations".into()
+            }
+            Code::OrphanedBlock
+                if dump.records.node_objects.is_empty() && dump.records.blocks.is_empty() =>
+            {
+                "off: the input has no objects of networks".into()
+            }
+            Code::BlockOutsidePool if dump.records.pools.is_empty() => {
+                "off: the input has no pools".into()
+            }
+            _ => "on".into(),
         }
-        _ => "on".into(),
     };
     Code::ALL.map(|code| (code.as_str(), of(code))).into()
+}
+
+/// Whether sizes of blocks are checked.
+fn sizes(expected: &Expected) -> String {
+    let inferred = expected
+        .masks
+        .iter()
+        .filter(|(_, (_, known))| *known == Known::Inferred);
+    let inferred: Vec<_> = inferred
+        .map(|(family, (mask, _))| format!("/{mask} for {family}"))
+        .collect();
+    match inferred.is_empty() {
+        _ if expected.masks.is_empty() => "off: needs --node-cidr-mask-size".into(),
+        true => "on".into(),
+        false => format!("inferred: most blocks are {}", Listed(&inferred)),
+    }
 }
 
 /// `a`, `a and b`, `a, b and c`, `a, b, c and 7 more`.

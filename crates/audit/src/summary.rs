@@ -9,12 +9,15 @@ use crate::{
     dump::Dump,
     expected::Expected,
     finding::{Finding, Severity},
+    network::Network,
 };
 
 /// The numbers of the whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
+    /// The network, and the evidence for it.
+    pub network: Network,
     /// How many nodes there are.
     pub nodes: usize,
     /// The pods, by what they want of the network.
@@ -87,6 +90,7 @@ impl Summary {
         checks: BTreeMap<&'static str, String>,
     ) -> Self {
         Self {
+            network: dump.network.clone(),
             nodes: dump.nodes.len(),
             pods: pods(dump),
             addresses: addresses(dump, used),

@@ -37,8 +37,9 @@ fn flags_in(text: &str) -> &str {
 fn report(text: &str, flag: &str, keep: Keep) -> Report {
     let mut collector = Collector::new(keep);
     collector.read(text.as_bytes()).unwrap();
-    let dump = collector.finish();
-    let expected = Expected::new(&flags(flag), &dump).unwrap();
+    let flags = flags(flag);
+    let dump = collector.finish(&flags);
+    let expected = Expected::new(&flags, &dump).unwrap();
     audit(&dump, &expected)
 }
 
@@ -59,8 +60,12 @@ fn every_dump_gives_what_is_written_beside_it() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let mut seen = Vec::new();
     let mut wrong = Vec::new();
-    for entry in fs::read_dir(data).unwrap() {
-        let path = entry.unwrap().path();
+    let files = |dir: &Path| {
+        fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+    };
+    for path in files(&data).chain(files(&data.join("networks"))) {
         if !path
             .extension()
             .is_some_and(|extension| extension == "yaml" || extension == "json")

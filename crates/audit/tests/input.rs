@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 fn read(input: impl Read) -> Result<Dump, InputError> {
     let mut collector = Collector::new(Keep::Nodes);
     collector.read(input)?;
-    Ok(collector.finish())
+    Ok(collector.finish(&flags()))
 }
 
 fn flags() -> Flags {
@@ -31,8 +31,9 @@ fn flags() -> Flags {
 fn all_of_it(dump: &Dump) -> String {
     let expected = Expected::new(&flags(), dump).unwrap();
     let report = audit(dump, &expected);
-    let repair = Repair::new(dump, &expected, &report, Severity::Info).unwrap();
-    format!("{report:?}{:?}", repair.files("podplane audit -"))
+    let repair = Repair::new(dump, &expected, &report, Severity::Info);
+    let files = repair.map(|repair| repair.files("podplane audit -"));
+    format!("{report:?}{files:?}")
 }
 
 fn data(name: &str) -> Vec<u8> {

@@ -21,7 +21,7 @@ fn read(objects: &[Value]) -> Dump {
     let mut collector = Collector::new(Keep::Nodes);
     let list = json!({"kind": "List", "items": objects});
     collector.read(list.to_string().as_bytes()).unwrap();
-    collector.finish()
+    collector.finish(&flags())
 }
 
 fn node(name: usize, block: &str) -> Value {

@@ -1,5 +1,7 @@
 //! The report in its forms.
 
+use std::collections::BTreeMap;
+
 use podplane_audit::{Report, Severity};
 
 use crate::output::{self, table::Table};
@@ -32,6 +34,8 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
     if !repairs.is_empty() {
         output::line("")?;
     }
+    let network = &summary.network;
+    output::line(format!("network: {}: {}", network.name, network.reason))?;
     let pods = &summary.pods;
     output::line(format!(
         "{} nodes, {} pods: {} with an address, {} waiting for one, {} on their node's network, {} unscheduled, {} finished",
@@ -53,8 +57,13 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
             blocks.range, blocks.node_mask, blocks.used, blocks.total, blocks.reserved, blocks.free
         ))?;
     }
+    // Once for all rules that something holds for.
+    let mut checks = BTreeMap::<&str, Vec<&str>>::new();
     for (code, check) in summary.checks.iter().filter(|(_, check)| *check != "on") {
-        output::line(format!("{code}: {check}"))?;
+        checks.entry(check).or_default().push(code);
+    }
+    for (check, codes) in checks {
+        output::line(format!("{}: {check}", codes.join(", ")))?;
     }
     let counts = Severity::ALL.iter().rev().map(|severity| {
         let count = summary

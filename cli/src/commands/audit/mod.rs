@@ -12,7 +12,7 @@ use std::{
 };
 
 use clap::{ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser as _};
-use podplane_audit::{Expected, Flags, Keep, Repair, Report, Severity, audit};
+use podplane_audit::{Expected, Flags, IpamChoice, Keep, Repair, Report, Severity, audit};
 
 use crate::{
     global::Global,
@@ -60,6 +60,10 @@ pub(crate) struct Args {
     )]
     service_cidr: Option<String>,
 
+    /// Where pods get their addresses from
+    #[arg(long, value_enum, value_name = "IPAM", default_value = "auto")]
+    ipam: IpamFlag,
+
     /// The form of the report
     #[arg(
         short,
@@ -81,6 +85,16 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum IpamFlag {
+    /// Find out from where the addresses of pods lie
+    Auto,
+    /// Blocks in spec.podCIDRs of nodes
+    PodCidr,
+    /// Anything else: apply no rule on blocks of nodes
+    Own,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// For people
     Table,
@@ -99,6 +113,11 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
         node_cidr_mask_size_ipv6: args.node_cidr_mask_size_ipv6,
         service_cidr: args.service_cidr.clone(),
+        ipam: match args.ipam {
+            IpamFlag::Auto => None,
+            IpamFlag::PodCidr => Some(IpamChoice::PodCidr),
+            IpamFlag::Own => Some(IpamChoice::Own),
+        },
     };
     let keep = match &args.repair {
         Some(dir) => {
@@ -107,7 +126,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         None => Keep::Fields,
     };
-    let dump = source::read(&args, global, keep).map_err(Unusable)?;
+    let dump = source::read(&args, &flags, global, keep).map_err(Unusable)?;
     let expected = Expected::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let report = audit(&dump, &expected);
     print(&args, &report)?;

@@ -4,7 +4,7 @@ use std::{fs, io, path::Path};
 
 use anyhow::Context as _;
 
-use super::Args;
+use super::{Args, IpamFlag};
 use crate::report::UsageError;
 
 /// Refuses a directory that has something in it: an old manifest must not be taken for one of this repair.
@@ -47,6 +47,11 @@ pub(super) fn command(args: &Args) -> String {
         length("node-cidr-mask-size-ipv6", args.node_cidr_mask_size_ipv6),
         text("service-cidr", &args.service_cidr),
     ];
-    let flags: String = flags.into_iter().flatten().collect();
+    let ipam = match args.ipam {
+        IpamFlag::Auto => None,
+        IpamFlag::PodCidr => Some(" --ipam pod-cidr".to_owned()),
+        IpamFlag::Own => Some(" --ipam own".to_owned()),
+    };
+    let flags: String = flags.into_iter().chain([ipam]).flatten().collect();
     format!("podplane audit -{flags}")
 }

@@ -87,7 +87,7 @@ mod tests {
         ]});
         let mut collector = Collector::new(Keep::Fields);
         collector.read(dump.to_string().as_bytes()).unwrap();
-        let read = collector.finish();
+        let read = collector.finish(&Flags::default());
         let report = audit(&read, &Expected::new(&Flags::default(), &read).unwrap());
         let log = log(&report, Some("dump.json"));
         let rules = log["runs"][0]["tool"]["driver"]["rules"]

@@ -12,7 +12,7 @@ use podplane_api::{
     Object as _,
     core::{Node, Pod},
 };
-use podplane_audit::{Collector, Dump, Keep};
+use podplane_audit::{Collector, Dump, Flags, Keep};
 use podplane_ipam::{audit::DrainingBlock, parse_cidr};
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
@@ -24,7 +24,12 @@ use crate::global::{Global, block_on};
 const PAGE: u32 = 500;
 
 /// Everything that the arguments name.
-pub(super) fn read(args: &Args, global: &Global, keep: Keep) -> anyhow::Result<Dump> {
+pub(super) fn read(
+    args: &Args,
+    flags: &Flags,
+    global: &Global,
+    keep: Keep,
+) -> anyhow::Result<Dump> {
     let mut collector = Collector::new(keep);
     match (&args.file, &args.kubeconfig) {
         (Some(file), _) => from_file(file, &mut collector)?,
@@ -33,7 +38,7 @@ pub(super) fn read(args: &Args, global: &Global, keep: Keep) -> anyhow::Result<D
             block_on(from_server(global, &mut collector)).map_err(|error| global.locate(error))?
         }
     }
-    Ok(collector.finish())
+    Ok(collector.finish(flags))
 }
 
 fn from_file(file: &Path, collector: &mut Collector) -> anyhow::Result<()> {
@@ -116,20 +121,55 @@ async fn from_pages(client: &kube::Client, server: &str, keep: Keep) -> anyhow::
     let mut collector = Collector::new(keep);
     for path in ["/api/v1/nodes", "/api/v1/pods"] {
         let name_it = || format!("list {path} of {server}");
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let request = Request::new(path).list(&params).with_context(name_it)?;
-            // Read as the text that it is: no field is lost that no type knows.
-            let text = client.request_text(request).await.with_context(name_it)?;
-            collector.read(text.as_bytes()).with_context(name_it)?;
-            let List { metadata } = serde_json::from_str(&text).with_context(name_it)?;
-            if metadata.next.is_empty() {
-                break;
-            }
-            params.continue_token = Some(metadata.next);
+        all_pages(client, path, &mut collector)
+            .await
+            .with_context(name_it)?;
+    }
+    for path in OF_NETWORKS {
+        match all_pages(client, path, &mut collector).await {
+            // The cluster has another network, or the user may not see it.
+            Err(error) if is_refused(&error) => {}
+            done => done.with_context(|| format!("list {path} of {server}"))?,
         }
     }
     Ok(collector)
+}
+
+/// The objects in which networks keep blocks and addresses.
+const OF_NETWORKS: [&str; 10] = [
+    "/apis/cilium.io/v2/ciliumnodes",
+    "/apis/cilium.io/v2alpha1/ciliumpodippools",
+    "/apis/cilium.io/v2/ciliumendpoints",
+    "/apis/crd.projectcalico.org/v1/ippools",
+    "/apis/crd.projectcalico.org/v1/ipamblocks",
+    "/apis/crd.projectcalico.org/v1/blockaffinities",
+    "/apis/vpcresources.k8s.aws/v1alpha1/cninodes",
+    "/apis/acn.azure.com/v1alpha/nodenetworkconfigs",
+    "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools",
+    "/apis/whereabouts.cni.cncf.io/v1alpha1/overlappingrangeipreservations",
+];
+
+fn is_refused(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if matches!(status.code, 403 | 404))
+}
+
+async fn all_pages(
+    client: &kube::Client,
+    path: &str,
+    collector: &mut Collector,
+) -> anyhow::Result<()> {
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let request = Request::new(path).list(&params)?;
+        // Read as the text that it is: no field is lost that no type knows.
+        let text = client.request_text(request).await?;
+        collector.read(text.as_bytes())?;
+        let List { metadata } = serde_json::from_str(&text)?;
+        if metadata.next.is_empty() {
+            return Ok(());
+        }
+        params.continue_token = Some(metadata.next);
+    }
 }
 
 /// What a page says of the one after it.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use podplane_ipam::{Family, parse_cidr};
+use podplane_ipam::{Family, audit, parse_cidr};
 
 use super::{Listed, node as object};
 use crate::{
@@ -11,8 +11,6 @@ use crate::{
     expected::{Expected, Known},
     finding::{Code, Finding, Severity},
 };
-
-const ANOTHER_BLOCK: &str = "give the node another block: --repair DIR writes how";
 
 /// Overlaps by block, whatever the number of nodes.
 #[derive(Debug, Default)]
@@ -38,9 +36,16 @@ impl Overlaps {
         }
     }
 
-    pub(super) fn findings(self, dump: &Dump) -> Vec<Finding> {
+    /// The findings, with the objects that `holder` names for a node and its block, and with
+    /// `repair` as advice.
+    pub(super) fn findings(
+        self,
+        nodes: &[audit::Node],
+        holder: impl Fn(&str, &IpNet) -> Vec<String>,
+        repair: &str,
+    ) -> Vec<Finding> {
         let mut holders = BTreeMap::<IpNet, Vec<&str>>::new();
-        for node in &dump.world.nodes {
+        for node in nodes {
             for block in node
                 .pod_cidrs
                 .iter()
@@ -49,75 +54,71 @@ impl Overlaps {
                 holders.entry(*block).or_default().push(&node.name);
             }
         }
-        let equal = self.equal.into_iter().map(|(block, nodes)| {
+        let finding = |code, objects: BTreeSet<String>, message| Finding {
+            code,
+            severity: Severity::Error,
+            objects: objects.into_iter().collect(),
+            message,
+            repair: repair.to_owned(),
+        };
+        let equal = self.equal.iter().map(|(block, nodes)| {
             let names: Vec<_> = nodes.iter().collect();
-            Finding {
-                code: Code::DuplicatePodCidr,
-                severity: Severity::Error,
-                objects: nodes.iter().map(|name| object(name)).collect(),
-                message: format!(
-                    "block {block} is that of {} nodes: {}",
-                    names.len(),
-                    Listed(&names)
-                ),
-                repair: "give all of these nodes but one another block: --repair DIR writes how"
-                    .into(),
-            }
+            let message = format!(
+                "block {block} is that of {} nodes: {}",
+                names.len(),
+                Listed(&names)
+            );
+            let objects = nodes.iter().flat_map(|name| holder(name, block));
+            finding(Code::DuplicatePodCidr, objects.collect(), message)
         });
-        let inside = self.inside.into_iter().map(|(wide, narrow)| {
+        let inside = self.inside.iter().map(|(wide, narrow)| {
             // An old block that drains is no node's of the dump.
-            let around = holders.get(&wide).map(Vec::as_slice).unwrap_or_default();
+            let around = holders.get(wide).map(Vec::as_slice).unwrap_or_default();
             let each: Vec<_> = narrow
                 .iter()
                 .map(|(block, name)| format!("{block} of {name}"))
-                .collect();
-            let nodes: BTreeSet<&str> = around
-                .iter()
-                .copied()
-                .chain(narrow.iter().map(|(_, name)| name.as_str()))
                 .collect();
             let of = if around.is_empty() {
                 "that drains".into()
             } else {
                 format!("of {}", Listed(around))
             };
-            Finding {
-                code: Code::OverlappingPodCidr,
-                severity: Severity::Error,
-                objects: nodes.into_iter().map(object).collect(),
-                message: format!("block {wide} {of} contains {}", Listed(&each)),
-                repair:
-                    "give the nodes on one side other blocks: --repair DIR writes which and how"
-                        .into(),
-            }
+            let objects = around
+                .iter()
+                .flat_map(|name| holder(name, wide))
+                .chain(narrow.iter().flat_map(|(block, name)| holder(name, block)));
+            let message = format!("block {wide} {of} contains {}", Listed(&each));
+            finding(Code::OverlappingPodCidr, objects.collect(), message)
         });
         equal.chain(inside).collect()
     }
 }
 
 /// What can be said of a node's blocks without looking at other nodes.
-pub(crate) fn of_node(node: &Node, expected: &Expected) -> Vec<Finding> {
+pub(crate) fn of_node(node: &Node, dump: &Dump, expected: &Expected) -> Vec<Finding> {
+    let network = &dump.network;
+    if node.is_virtual {
+        return Vec::new();
+    }
+    let another_block = network.another_block();
     let finding = |code, severity, message, repair: &str| Finding {
         code,
         severity,
-        objects: vec![object(&node.name)],
+        objects: vec![match code {
+            Code::MissingPodCidr => object(&node.name),
+            _ => network.holder(&node.name),
+        }],
         message,
         repair: repair.into(),
     };
+    let applies = |finding: &Finding| network.excludes(finding.code).is_none();
     let name = &node.name;
     let texts = node.texts();
     if texts.is_empty() {
-        let message = format!(
-            "node {name} has no block: its pods get no address from a network that goes by podCIDR"
-        );
-        let repair = "a block that is free can be set once, also on a live node: --repair DIR writes how; \
-            else the controller gives it one when the range has room";
-        return vec![finding(
-            Code::MissingPodCidr,
-            Severity::Error,
-            message,
-            repair,
-        )];
+        let lacking = missing(node, dump).map(|(message, repair)| {
+            finding(Code::MissingPodCidr, Severity::Error, message, repair)
+        });
+        return lacking.into_iter().filter(applies).collect();
     }
     let mut findings = Vec::new();
     if let Some(message) = mismatch(node) {
@@ -136,69 +137,88 @@ pub(crate) fn of_node(node: &Node, expected: &Expected) -> Vec<Finding> {
                 Code::ForeignPodCidr,
                 Severity::Warning,
                 message,
-                ANOTHER_BLOCK,
+                another_block,
             ));
             continue;
         };
-        let block = block.trunc();
-        let family = Family::of(&block);
-        let of_family: Vec<_> = expected
-            .ranges
-            .iter()
-            .filter(|range| Family::of(range) == family)
-            .collect();
-        if !of_family.is_empty() && !of_family.iter().any(|range| range.contains(&block)) {
-            let message = format!(
-                "block {block} of node {name} is outside of {}",
-                Listed(&of_family)
-            );
-            findings.push(finding(
-                Code::ForeignPodCidr,
-                Severity::Warning,
-                message,
-                ANOTHER_BLOCK,
-            ));
-        }
-        if let Some((mask, known)) = expected
-            .masks
-            .get(&family)
-            .filter(|(mask, _)| *mask != block.prefix_len())
-        {
-            let (severity, should) = match known {
-                Known::Given => (Severity::Warning, "blocks are to be"),
-                Known::Inferred => (Severity::Info, "most blocks are"),
-            };
-            let message = format!(
-                "block {block} of node {name} is a /{}, {should} /{mask}",
-                block.prefix_len()
-            );
-            findings.push(finding(
-                Code::WrongSizePodCidr,
-                severity,
-                message,
-                ANOTHER_BLOCK,
-            ));
-        }
-        if let Some(services) = expected.services.overlapping(&block) {
-            let message =
-                format!("block {block} of node {name} overlaps the service range {services}");
-            findings.push(finding(
-                Code::ServiceRangeOverlap,
-                Severity::Error,
-                message,
-                ANOTHER_BLOCK,
-            ));
-        }
+        let of_block = of_block(node, &block.trunc(), expected);
+        findings.extend(
+            of_block
+                .into_iter()
+                .map(|(code, severity, message)| finding(code, severity, message, another_block)),
+        );
     }
     if let Some((severity, message)) = families(node, expected) {
         findings.push(finding(
             Code::WrongFamilyPodCidr,
             severity,
             message,
-            ANOTHER_BLOCK,
+            another_block,
         ));
     }
+    findings.retain(applies);
     findings
+}
+
+/// A node without any block: what is the case, and what to do.
+fn missing(node: &Node, dump: &Dump) -> Option<(String, &'static str)> {
+    let name = &node.name;
+    if dump.network.uses_pod_cidr() {
+        // Its IPAM plugin has ranges of its own.
+        if !node.pod_ranges.is_empty() {
+            return None;
+        }
+        return Some((
+            format!(
+                "node {name} has no block: its pods get no address from a network that goes by podCIDR"
+            ),
+            "a block that is free can be set once, also on a live node: --repair DIR writes how; \
+            else the controller gives it one when the range has room",
+        ));
+    }
+    Some((
+        format!("node {name} has no block in {}", dump.network.name),
+        "see the log of the network's operator: it gives nodes their blocks, and may have no free one",
+    ))
+}
+
+/// A block against the flags.
+fn of_block(node: &Node, block: &IpNet, expected: &Expected) -> Vec<(Code, Severity, String)> {
+    let name = &node.name;
+    let family = Family::of(block);
+    let mut found = Vec::new();
+    let of_family: Vec<_> = expected
+        .ranges
+        .iter()
+        .filter(|range| Family::of(range) == family)
+        .collect();
+    if !of_family.is_empty() && !of_family.iter().any(|range| range.contains(block)) {
+        let message = format!(
+            "block {block} of node {name} is outside of {}",
+            Listed(&of_family)
+        );
+        found.push((Code::ForeignPodCidr, Severity::Warning, message));
+    }
+    if let Some((mask, known)) = expected
+        .masks
+        .get(&family)
+        .filter(|(mask, _)| *mask != block.prefix_len())
+    {
+        let (severity, should) = match known {
+            Known::Given => (Severity::Warning, "blocks are to be"),
+            Known::Inferred => (Severity::Info, "most blocks are"),
+        };
+        let message = format!(
+            "block {block} of node {name} is a /{}, {should} /{mask}",
+            block.prefix_len()
+        );
+        found.push((Code::WrongSizePodCidr, severity, message));
+    }
+    if let Some(services) = expected.services.overlapping(block) {
+        let message = format!("block {block} of node {name} overlaps the service range {services}");
+        found.push((Code::ServiceRangeOverlap, Severity::Error, message));
+    }
+    found
 }
 
 /// Only a list makes a mismatch: very old clusters had `spec.podCIDR` alone.

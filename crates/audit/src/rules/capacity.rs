@@ -21,6 +21,12 @@ pub(super) fn of_nodes(
     over: &BTreeSet<String>,
 ) -> Vec<Finding> {
     let waiting = waiting(dump);
+    // Elsewhere a node without a block is no node without addresses.
+    let has_blocks = |name: &str| {
+        let network = &dump.network;
+        network.excludes(Code::IpCapacity).is_none()
+            && dump.node_named(name).is_some_and(|node| !node.is_virtual)
+    };
     let nodes = dump.world.nodes.iter().filter_map(|node| {
         let name = node.name.as_str();
         let waiting = waiting.get(name).map(Vec::as_slice).unwrap_or_default();
@@ -45,7 +51,7 @@ pub(super) fn of_nodes(
                 Severity::Info,
                 "if they still wait in a minute, look at the events of the pods: it is not for want of addresses",
             ),
-            None if !waiting.is_empty() => (
+            None if !waiting.is_empty() && has_blocks(name) => (
                 Severity::Warning,
                 "give the node a block: --repair DIR writes how",
             ),

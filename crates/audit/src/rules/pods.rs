@@ -1,14 +1,15 @@
 //! Addresses of pods.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_ipam::audit::PodKey;
 
 use super::{Listed, node as node_object, pod as pod_object};
 use crate::{
-    dump::Dump,
+    dump::{Dump, Node},
     finding::{Code, Finding, Severity},
+    network::Ipam,
 };
 
 const DELETE_POD: &str =
@@ -29,17 +30,24 @@ pub(super) fn duplicate(ip: IpAddr, pods: &[PodKey]) -> Finding {
     }
 }
 
+/// A pod whose address is in no block of its node, if the network gives nodes blocks.
 pub(super) fn outside(
     dump: &Dump,
     pod: &PodKey,
-    ip: &str,
+    ip: IpAddr,
     node: &str,
     blocks: &[IpNet],
-) -> Finding {
-    let is_known = dump
-        .nodes
-        .binary_search_by(|known| known.name.as_str().cmp(node))
-        .is_ok();
+) -> Option<Finding> {
+    if !matches!(dump.network.ipam, Ipam::PodCidr | Ipam::NodeBlocks(_)) || dump.nodes.is_empty() {
+        return None;
+    }
+    let known = dump.node_named(node);
+    let is_elsewhere =
+        |node: &Node| node.is_virtual || node.pod_ranges.iter().any(|range| range.contains(&ip));
+    if known.is_some_and(is_elsewhere) {
+        return None;
+    }
+    let is_known = known.is_some();
     let message = match blocks {
         _ if node.is_empty() => format!("pod {pod} has address {ip}, and is on no node"),
         _ if !is_known => format!("pod {pod} has address {ip}, and its node {node} does not exist"),
@@ -53,7 +61,7 @@ pub(super) fn outside(
     // What does not exist is no object.
     objects.extend(is_known.then(|| node_object(node)));
     objects.sort_unstable();
-    Finding {
+    Some(Finding {
         code: Code::PodOutsideBlock,
         severity: Severity::Error,
         objects,
@@ -64,7 +72,30 @@ pub(super) fn outside(
             }
             _ => DELETE_POD.into(),
         },
-    }
+    })
+}
+
+/// Pods that have the address of a machine and are not on its network.
+pub(super) fn with_addresses_of_nodes(dump: &Dump) -> Vec<Finding> {
+    let nodes = dump.nodes.iter().filter(|node| !node.is_virtual);
+    let addresses: BTreeMap<IpAddr, &str> = nodes
+        .flat_map(|node| node.addresses.iter().map(|ip| (*ip, node.name.as_str())))
+        .collect();
+    let pods = dump.world.pods.iter().filter(|pod| pod.uses_pod_network());
+    let each = pods.flat_map(|pod| pod.ips.iter().map(move |ip| (pod, ip)));
+    let shared = each.filter_map(|(pod, ip)| {
+        let node = addresses.get(ip)?;
+        let pod = pod.key();
+        Some(Finding {
+            code: Code::DuplicatePodIp,
+            severity: Severity::Error,
+            objects: vec![node_object(node), pod_object(&pod)],
+            message: format!("address {ip} of pod {pod} is also that of node {node}"),
+            repair: "delete the pod, and take the addresses of nodes out of what pods are given"
+                .into(),
+        })
+    });
+    shared.collect()
 }
 
 /// What stands for an address and is none.

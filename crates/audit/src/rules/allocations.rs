@@ -1,0 +1,462 @@
+//! Single addresses that networks have allocated, against one another and against the pods.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+};
+
+use podplane_ipam::audit::{Pod, PodKey};
+
+use super::{Listed, node as node_object, pod as pod_object};
+use crate::{
+    dump::Dump,
+    finding::{Code, Finding, Severity},
+    network::Ipam,
+    prefixes::Prefixes,
+    records::{AddressOwner, AllocationRecord, RESERVATION, System},
+};
+
+pub(super) fn findings(dump: &Dump) -> Vec<Finding> {
+    let index = Index::new(dump);
+    let mut findings = index.duplicates();
+    let (wrong, wrong_addresses) = index.wrong_owners();
+    findings.extend(wrong);
+    findings.extend(index.leaks(&wrong_addresses));
+    findings.extend(index.reservations());
+    findings.extend(index.missing());
+    findings.extend(index.shared_attachments());
+    findings.extend(index.addresses_of_several_nodes());
+    findings.extend(index.outside_node_addresses());
+    findings
+}
+
+struct Index<'a> {
+    dump: &'a Dump,
+    /// Addresses on further networks, by pod.
+    attachments: BTreeMap<&'a PodKey, Vec<IpAddr>>,
+    /// The only namespace that the input has pods of, if it is one: then nothing is known of others.
+    only_namespace: Option<&'a str>,
+}
+
+impl fmt::Display for AddressOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(pod) => write!(f, "pod {pod}"),
+            Self::Node(node) => write!(f, "node {node}"),
+            Self::Other(text) if text.is_empty() => f.write_str("an unknown owner"),
+            Self::Other(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+fn owner_object(owner: &AddressOwner) -> Option<String> {
+    match owner {
+        AddressOwner::Pod(pod) => Some(pod_object(pod)),
+        AddressOwner::Node(node) => Some(node_object(node)),
+        AddressOwner::Other(_) => None,
+    }
+}
+
+const fn release(system: System) -> &'static str {
+    match system {
+        System::Calico => {
+            "check it with calicoctl ipam check, then free it: calicoctl ipam release --ip ADDRESS"
+        }
+        System::Whereabouts => {
+            "run Whereabouts' reconciler (ip-reconciler), or remove the entry from the object"
+        }
+        System::Cilium => "restart the Cilium agent of the node, which writes the object again",
+        System::Azure | System::Aws | System::Ovn => {
+            "restart the network's agent on the node, which writes the object again"
+        }
+    }
+}
+
+impl<'a> Index<'a> {
+    fn new(dump: &'a Dump) -> Self {
+        let mut attachments = BTreeMap::<&PodKey, Vec<IpAddr>>::new();
+        for attachment in &dump.records.attachments {
+            attachments
+                .entry(&attachment.pod)
+                .or_default()
+                .push(attachment.ip);
+        }
+        let mut namespaces = dump.world.pods.iter().map(|pod| pod.namespace.as_str());
+        let first = namespaces.next();
+        let is_only = namespaces.all(|namespace| Some(namespace) == first);
+        Self {
+            dump,
+            attachments,
+            only_namespace: first.filter(|_| is_only),
+        }
+    }
+
+    fn allocations(&self) -> &'a [AllocationRecord] {
+        &self.dump.records.allocations
+    }
+
+    /// Whether the pod is live and reports the address.
+    fn reports(&self, owner: &AddressOwner, ip: IpAddr) -> bool {
+        let AddressOwner::Pod(key) = owner else {
+            return false;
+        };
+        let pod = self.dump.pod_named(key);
+        pod.is_some_and(|pod| pod.uses_pod_network() && pod.ips.contains(&ip))
+    }
+
+    /// One address that is allocated several times in one scope.
+    fn duplicates(&self) -> Vec<Finding> {
+        let same = |a: &AllocationRecord, b: &AllocationRecord| {
+            (a.system, &a.scope, a.ip) == (b.system, &b.scope, b.ip)
+        };
+        let groups = self
+            .allocations()
+            .chunk_by(same)
+            .filter(|group| group.len() > 1);
+        // Pods that report one address are a finding already.
+        let is_new = |group: &&[AllocationRecord]| {
+            !group
+                .iter()
+                .all(|one| one.is_primary && self.reports(&one.owner, one.ip))
+        };
+        let finding = |group: &[AllocationRecord]| {
+            let each: Vec<_> = group
+                .iter()
+                .map(|one| format!("{} for {}", one.object, one.owner))
+                .collect();
+            let objects = group.iter().map(|one| one.object.clone());
+            let owners = group.iter().filter_map(|one| owner_object(&one.owner));
+            let objects: BTreeSet<String> = objects.chain(owners).collect();
+            Finding {
+                code: Code::DuplicateAllocation,
+                severity: Severity::Error,
+                objects: objects.into_iter().collect(),
+                message: format!(
+                    "address {} is allocated {} times: {}",
+                    group[0].ip,
+                    group.len(),
+                    Listed(&each)
+                ),
+                repair: "find out which of them uses the address, and delete the others' pods"
+                    .into(),
+            }
+        };
+        groups.filter(is_new).map(finding).collect()
+    }
+
+    /// Addresses of live pods that are allocated to somebody else.
+    fn wrong_owners(&self) -> (Vec<Finding>, BTreeSet<IpAddr>) {
+        let is_main = |one: &&AllocationRecord| {
+            one.is_primary && matches!(one.scope.as_str(), "IPAMBlock" | "CiliumNode")
+        };
+        let mut owners = BTreeMap::<IpAddr, Vec<&AllocationRecord>>::new();
+        for allocation in self.allocations().iter().filter(is_main) {
+            owners.entry(allocation.ip).or_default().push(allocation);
+        }
+        let (mut findings, mut addresses) = (Vec::new(), BTreeSet::new());
+        for (pod, ip) in self.live_addresses() {
+            let Some(records) = owners.get(&ip) else {
+                continue;
+            };
+            let key = pod.key();
+            let is_own = |one: &&AllocationRecord| match &one.owner {
+                AddressOwner::Pod(owner) => *owner == key,
+                AddressOwner::Node(_) => false,
+                // What the record does not say is not wrong.
+                AddressOwner::Other(_) => true,
+            };
+            if records.iter().any(is_own) || records.iter().any(|one| self.reports(&one.owner, ip))
+            {
+                continue;
+            }
+            addresses.insert(ip);
+            let of = records[0];
+            let objects: BTreeSet<String> = [of.object.clone(), pod_object(&key)]
+                .into_iter()
+                .chain(owner_object(&of.owner))
+                .collect();
+            findings.push(Finding {
+                code: Code::DuplicateAllocation,
+                severity: Severity::Error,
+                objects: objects.into_iter().collect(),
+                message: format!(
+                    "address {ip} of pod {key} is allocated to {} in {}",
+                    of.owner, of.object
+                ),
+                repair: "delete the pod, so that its owner makes another, which gets an address of its own"
+                    .into(),
+            });
+        }
+        (findings, addresses)
+    }
+
+    /// Addresses of pods that use the pods' network and are on a machine.
+    fn live_addresses(&self) -> impl Iterator<Item = (&'a Pod, IpAddr)> {
+        let dump = self.dump;
+        let pods = dump.world.pods.iter().filter(|pod| pod.uses_pod_network());
+        let on_machines = pods.filter(move |pod| {
+            let node = pod.node.as_deref().and_then(|name| dump.node_named(name));
+            node.is_some_and(|node| !node.is_virtual)
+        });
+        on_machines.flat_map(|pod| pod.ips.iter().map(move |ip| (pod, *ip)))
+    }
+
+    /// Addresses that are kept for pods and nodes that are gone or have others.
+    fn leaks(&self, except: &BTreeSet<IpAddr>) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for one in self.allocations() {
+            let is_told_elsewhere =
+                one.scope == RESERVATION || (except.contains(&one.ip) && one.is_primary);
+            if is_told_elsewhere {
+                continue;
+            }
+            let Some(why) = self.leak(one) else { continue };
+            findings.push(Finding {
+                code: Code::LeakedAllocation,
+                severity: Severity::Warning,
+                objects: vec![one.object.clone()],
+                message: format!(
+                    "address {} in {} is kept for {}, {why}",
+                    one.ip, one.object, one.owner
+                ),
+                repair: release(one.system).into(),
+            });
+        }
+        findings
+    }
+
+    fn leak(&self, one: &AllocationRecord) -> Option<&'static str> {
+        let key = match &one.owner {
+            AddressOwner::Pod(key) => key,
+            AddressOwner::Node(node) => {
+                let is_gone = !self.dump.nodes.is_empty() && !self.dump.has_node(node);
+                return is_gone.then_some("which does not exist");
+            }
+            AddressOwner::Other(_) => return None,
+        };
+        if self
+            .only_namespace
+            .is_some_and(|only| only != key.namespace)
+        {
+            return None;
+        }
+        let Some(pod) = self.dump.pod_named(key) else {
+            return Some("which does not exist");
+        };
+        let further = self
+            .attachments
+            .get(key)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let known = match one.is_primary {
+            true => &pod.ips[..],
+            false => further,
+        };
+        // A pod that reports nothing yet may be about to get it; a finished one is being cleaned up.
+        let has = pod.ips.contains(&one.ip) || further.contains(&one.ip);
+        // An annotation that differs from the status is a matter of `missing`.
+        (!pod.released && !known.is_empty() && !has && one.system != System::Ovn)
+            .then_some("which has other addresses")
+    }
+
+    /// Whereabouts' reservations that differ from its pools.
+    fn reservations(&self) -> Vec<Finding> {
+        let whereabouts = || {
+            self.allocations()
+                .iter()
+                .filter(|one| one.system == System::Whereabouts)
+        };
+        let mut pooled = BTreeMap::<IpAddr, Vec<&AllocationRecord>>::new();
+        for one in whereabouts().filter(|one| one.scope != RESERVATION) {
+            pooled.entry(one.ip).or_default().push(one);
+        }
+        let has_pools = !self.dump.records.secondary_ranges.is_empty();
+        let reserved = whereabouts()
+            .filter(|one| one.scope == RESERVATION && (has_pools || self.leak(one).is_some()));
+        let finding = |one: &AllocationRecord| match pooled.get(&one.ip) {
+            None => {
+                let why = self.leak(one).unwrap_or("and no pool has allocated it");
+                Some(Finding {
+                    code: Code::LeakedAllocation,
+                    severity: Severity::Warning,
+                    objects: vec![one.object.clone()],
+                    message: format!(
+                        "{} reserves {} for {}, {why}",
+                        one.object, one.ip, one.owner
+                    ),
+                    repair: release(one.system).into(),
+                })
+            }
+            Some(pools) if pools.iter().any(|pool| pool.owner == one.owner) => None,
+            Some(pools) => {
+                let mut objects = vec![one.object.clone(), pools[0].object.clone()];
+                objects.extend(
+                    [&one.owner, &pools[0].owner]
+                        .into_iter()
+                        .filter_map(owner_object),
+                );
+                objects.sort_unstable();
+                Some(Finding {
+                    code: Code::DuplicateAllocation,
+                    severity: Severity::Error,
+                    objects,
+                    message: format!(
+                        "address {} is allocated to {} in {}, and reserved for {} in {}",
+                        one.ip, pools[0].owner, pools[0].object, one.owner, one.object
+                    ),
+                    repair: "find out which pod uses the address, and delete the other".into(),
+                })
+            }
+        };
+        reserved.filter_map(finding).collect()
+    }
+
+    /// Addresses of live pods that the network may give to others.
+    fn missing(&self) -> Vec<Finding> {
+        match self.dump.network.ipam {
+            Ipam::SharedBlocks => self.missing_in_blocks(),
+            _ => self.missing_in_annotations(),
+        }
+    }
+
+    fn missing_in_blocks(&self) -> Vec<Finding> {
+        let calico = || {
+            self.dump
+                .records
+                .blocks
+                .iter()
+                .filter(|one| one.system == System::Calico)
+        };
+        let blocks = Prefixes::from_iter(calico().map(|one| one.block));
+        let has_ipam_blocks = calico().any(|one| one.object.starts_with("IPAMBlock/"));
+        let allocated: BTreeSet<IpAddr> = self.allocations().iter().map(|one| one.ip).collect();
+        let finding = |(pod, ip): (&Pod, IpAddr)| {
+            let key = pod.key();
+            let (code, message) = if !blocks.contains(ip) {
+                let message = format!("pod {key} has address {ip}, which is in no block of Calico");
+                (Code::PodOutsideBlock, message)
+            } else if has_ipam_blocks && !allocated.contains(&ip) {
+                let message = format!(
+                    "pod {key} has address {ip}, which is not allocated in its IPAMBlock: another pod can get it"
+                );
+                (Code::MissingAllocation, message)
+            } else {
+                return None;
+            };
+            Some(self.delete_pod(code, &key, message))
+        };
+        self.live_addresses().filter_map(finding).collect()
+    }
+
+    /// OVN-Kubernetes goes by the pod's annotation, whatever the status says.
+    fn missing_in_annotations(&self) -> Vec<Finding> {
+        let ovn = self.allocations().iter();
+        let ovn = ovn.filter(|one| one.system == System::Ovn && one.is_primary);
+        let mut annotated = BTreeMap::<&str, Vec<IpAddr>>::new();
+        for one in ovn {
+            annotated.entry(&one.object).or_default().push(one.ip);
+        }
+        let finding = |(pod, ip): (&Pod, IpAddr)| {
+            let key = pod.key();
+            let known = annotated.get(pod_object(&key).as_str())?;
+            (!known.contains(&ip)).then(|| {
+                let message = format!(
+                    "pod {key} has address {ip}, and its annotation k8s.ovn.org/pod-networks says {}",
+                    Listed(known)
+                );
+                self.delete_pod(Code::MissingAllocation, &key, message)
+            })
+        };
+        self.live_addresses().filter_map(finding).collect()
+    }
+
+    fn delete_pod(&self, code: Code, pod: &PodKey, message: String) -> Finding {
+        Finding {
+            code,
+            severity: Severity::Error,
+            objects: vec![pod_object(pod)],
+            message,
+            repair:
+                "delete the pod, so that its owner makes another, which gets an address of its own"
+                    .into(),
+        }
+    }
+
+    /// Several live pods with one address of a Whereabouts range on one network. Other plugins may
+    /// give the same addresses on each node.
+    fn shared_attachments(&self) -> Vec<Finding> {
+        let ranges = Prefixes::from_iter(self.dump.records.secondary_ranges.iter().copied());
+        let mut users = BTreeMap::<(&str, IpAddr), BTreeSet<&PodKey>>::new();
+        let attachments = self.dump.records.attachments.iter();
+        for one in attachments.filter(|one| ranges.contains(one.ip)) {
+            users
+                .entry((&one.network, one.ip))
+                .or_default()
+                .insert(&one.pod);
+        }
+        let shared = users.into_iter().filter(|(_, pods)| pods.len() > 1);
+        let finding = |((network, ip), pods): ((&str, IpAddr), BTreeSet<&PodKey>)| {
+            let pods: Vec<_> = pods.into_iter().collect();
+            Finding {
+                code: Code::DuplicatePodIp,
+                severity: Severity::Error,
+                objects: pods.iter().map(|pod| pod_object(pod)).collect(),
+                message: format!(
+                    "address {ip} of network {network} is that of {} live pods: {}",
+                    pods.len(),
+                    Listed(&pods)
+                ),
+                repair: "delete all of them but one".into(),
+            }
+        };
+        shared.map(finding).collect()
+    }
+
+    /// Addresses that the agents of several nodes may give.
+    fn addresses_of_several_nodes(&self) -> Vec<Finding> {
+        let mut nodes = BTreeMap::<(System, IpAddr), BTreeSet<&str>>::new();
+        for one in &self.dump.records.node_addresses {
+            nodes
+                .entry((one.system, one.ip))
+                .or_default()
+                .insert(&one.object);
+        }
+        let shared = nodes.into_iter().filter(|(_, objects)| objects.len() > 1);
+        let finding = |((_, ip), objects): ((System, IpAddr), BTreeSet<&str>)| {
+            let objects: Vec<String> = objects.into_iter().map(str::to_owned).collect();
+            Finding {
+                code: Code::DuplicateAllocation,
+                severity: Severity::Error,
+                message: format!("address {ip} is assigned to several nodes: {}", Listed(&objects)),
+                objects,
+                repair: "find out whose interface has the address; drain the other nodes and replace their instances".into(),
+            }
+        };
+        shared.map(finding).collect()
+    }
+
+    /// Pods with addresses that their node does not have.
+    fn outside_node_addresses(&self) -> Vec<Finding> {
+        let Ipam::NodeAddresses(system) = self.dump.network.ipam else {
+            return Vec::new();
+        };
+        let records = self.dump.records.node_addresses.iter();
+        let of_system = records.filter(|one| one.system == system);
+        let known: BTreeSet<(&str, IpAddr)> =
+            of_system.map(|one| (one.node.as_str(), one.ip)).collect();
+        let nodes: BTreeSet<&str> = known.iter().map(|(node, _)| *node).collect();
+        let finding = |(pod, ip): (&Pod, IpAddr)| {
+            let node = pod.node.as_deref().filter(|node| nodes.contains(node))?;
+            let key = pod.key();
+            (!known.contains(&(node, ip))).then(|| {
+                let message =
+                    format!("pod {key} has address {ip}, which is not one of its node {node}");
+                let mut finding = self.delete_pod(Code::PodOutsideBlock, &key, message);
+                finding.objects.insert(0, node_object(node));
+                finding
+            })
+        };
+        self.live_addresses().filter_map(finding).collect()
+    }
+}
