@@ -134,9 +134,25 @@ fn exit_codes() {
         path.to_str().unwrap().to_owned()
     };
     let list = |nodes: &[Value]| json!({"kind": "List", "items": nodes}).to_string();
-    let clean = file("clean.json", &list(&[node("a", &json!("10.244.0.0/24"))]));
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"nodeName": "a"}, "status": {"phase": "Running", "podIP": "10.244.0.9"}});
+    let good = node("a", &json!("10.244.0.0/24"));
+    let clean = file("clean.json", &list(&[good.clone(), pod.clone()]));
     // A warning, and no error.
-    let foreign = file("foreign.json", &list(&[node("a", &json!("10.9.0.0/24"))]));
+    let other = node("b", &json!("10.9.0.0/24"));
+    let foreign = file("foreign.json", &list(&[good.clone(), other, pod.clone()]));
+    let nodes = file("nodes.json", &list(&[good]));
+    let pods = file("pods.json", &list(&[pod]));
+    let empty = file("empty.json", &list(&[]));
+    assert_eq!(audit(&[&nodes, &pods], &[]).code, Some(0));
+    for (source, want) in [
+        (&nodes, "there are no pods in the input"),
+        (&pods, "there are no nodes in the input"),
+        (&empty, "there are no nodes and no pods in the input"),
+    ] {
+        let said = audit(&[source], &[]).failed(2);
+        assert!(said.contains(want), "{said}");
+    }
     let text = file("text", "No resources found\n");
     assert_eq!(audit(&[&clean], &[]).code, Some(0));
     assert_eq!(audit(&[&foreign], &[]).code, Some(1));
@@ -160,7 +176,7 @@ fn exit_codes() {
     }
     let junit = audit(&[&foreign], &["-o", "junit"]).stdout;
     assert!(
-        junit.contains(r#"tests="11""#) && junit.contains(r#"failures="1""#),
+        junit.contains(r#"tests="16""#) && junit.contains(r#"failures="1""#),
         "{junit}"
     );
 }

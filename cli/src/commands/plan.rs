@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use podplane_ipam::{
     RangeConfigError, RangeFlags, ServiceRanges,
+    figures::{MAX_JSON_INTEGER, readable},
     net::Family,
     parse_cidr,
     planning::{
@@ -21,8 +22,6 @@ use crate::{
 
 /// Masks this far from the one in force are shown; all are in the JSON.
 const NEIGHBOURS: u8 = 4;
-/// The largest integer that every reader of JSON keeps as it is: 2^53 - 1.
-const MAX_JSON_INTEGER: u128 = (1 << 53) - 1;
 
 /// Work out an address plan: nodes, pods, limits, overlaps, and what would be better
 ///
@@ -243,23 +242,6 @@ fn integer(number: u128) -> Value {
     }
 }
 
-/// Numbers that IPv6 has are read more easily as powers.
-fn readable(number: u128) -> String {
-    let power = number.checked_next_power_of_two();
-    match power {
-        _ if number <= MAX_JSON_INTEGER => number.to_string(),
-        Some(power) if power - number <= 9 => {
-            let (exponent, less) = (power.trailing_zeros(), power - number);
-            if less == 0 {
-                format!("2^{exponent}")
-            } else {
-                format!("2^{exponent}-{less}")
-            }
-        }
-        _ => format!("about 2^{}", number.ilog2()),
-    }
-}
-
 fn sheet(question: &Question, plan: &Plan) -> String {
     let mut sheet = Sheet::default();
     let cidrs = |nets: &[IpNet]| -> Vec<String> {
@@ -427,15 +409,6 @@ mod tests {
         assert_eq!(json["podsPerNode"], "18446744073709551614");
         assert_eq!(json["maxNodes"], 65_536);
         assert_eq!(json["maxPods"], 65_536 * 110);
-    }
-
-    #[test]
-    fn large_numbers_are_read_as_powers() {
-        assert_eq!(readable(253), "253");
-        assert_eq!(readable(1 << 64), "2^64");
-        assert_eq!(readable((1 << 64) - 2), "2^64-2");
-        assert_eq!(readable(u128::MAX), "about 2^127");
-        assert_eq!(readable((1 << 80) - (1 << 70)), "about 2^79");
     }
 
     #[test]

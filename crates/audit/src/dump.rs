@@ -8,8 +8,10 @@ use std::{
 
 use ipnet::IpNet;
 use podplane_ipam::{
+    AddressRange,
     audit::{self, DrainingBlock, PodKey, World},
-    capacity, parse_cidr,
+    parse_cidr,
+    pool::pod_capacity,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -93,10 +95,13 @@ impl Node {
         sorted(blocks(listed.chain([self.pod_cidr.as_str()])))
     }
 
-    fn capacity(&self) -> Option<u64> {
-        self.pod_ips.or_else(|| {
+    /// How many pods its addresses serve: as reported, or as host-local counts its blocks.
+    fn capacity(&self) -> Option<u128> {
+        self.pod_ips.map(u128::from).or_else(|| {
             let blocks = self.blocks();
-            (!blocks.is_empty()).then(|| capacity::of_blocks(&blocks))
+            let ranges = blocks.iter().copied().map(AddressRange::of_block);
+            let ranges: Option<Vec<_>> = ranges.collect();
+            (!blocks.is_empty()).then(|| ranges.map_or(0, |ranges| pod_capacity(&ranges)))
         })
     }
 }
@@ -126,6 +131,7 @@ pub struct Dump {
     pub(crate) network: Network,
     pub(crate) records: Records,
     markers: BTreeSet<Marker>,
+    notes: Vec<String>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) world: World,
     /// Pods that no node was found for because of addresses.
@@ -136,6 +142,10 @@ pub struct Dump {
     /// Whether anything was there that the audit is about, an empty list included.
     is_dump: bool,
 }
+
+/// Items whose kind is not known yet.
+#[derive(Debug)]
+pub(crate) struct Pending(Vec<(Node, PodSeen)>);
 
 #[derive(Debug)]
 struct PodSeen {
@@ -199,6 +209,7 @@ impl Dump {
             network: Network::default(),
             records: Records::default(),
             markers: BTreeSet::new(),
+            notes: Vec::new(),
             nodes: Vec::new(),
             world: World::default(),
             starved: Vec::new(),
@@ -206,6 +217,19 @@ impl Dump {
             pending: Vec::new(),
             is_dump: false,
         }
+    }
+
+    /// Keeps a remark on the input, once.
+    pub(crate) fn note(&mut self, text: &str) {
+        if !self.notes.iter().any(|note| note == text) {
+            self.notes.push(text.to_owned());
+        }
+    }
+
+    /// Remarks on how the input was read.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Notes a list, whatever is in it.
@@ -233,6 +257,9 @@ impl Dump {
             "" => list_kind.unwrap_or_default(),
             kind => kind,
         };
+        if kind.ends_with("List") || !item.items.0.is_empty() {
+            return self.add_list(item, kind, whole);
+        }
         match kind {
             "Node" => {
                 self.read_node(item);
@@ -253,6 +280,36 @@ impl Dump {
             }
             _ => self.is_dump |= self.records.read(kind, item),
         }
+    }
+
+    /// Adds the items of a list that is an item itself.
+    fn add_list(&mut self, item: &Item<'_>, kind: &str, whole: impl FnOnce() -> Option<Value>) {
+        self.note_list();
+        let kind = Some(kind).filter(|kind| !kind.is_empty() && *kind != "List");
+        if self.keep == Keep::Fields {
+            for Lenient(each) in &item.items.0 {
+                self.add(each, kind, no_object);
+            }
+        } else if let Some(Value::Array(items)) = whole().map(|mut list| list["items"].take()) {
+            for each in &items {
+                self.add_value(each, kind);
+            }
+        }
+    }
+
+    /// Items whose kind their list may tell, apart from those of lists inside it.
+    pub(crate) fn take_pending(&mut self) -> Pending {
+        Pending(std::mem::take(&mut self.pending))
+    }
+
+    pub(crate) fn put_pending(&mut self, outer: Pending) {
+        self.pending = outer.0;
+    }
+
+    /// How many nodes and pods were read.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.nodes.len(), self.world.pods.len())
     }
 
     fn read_node(&mut self, item: &Item<'_>) {
@@ -419,10 +476,9 @@ impl Dump {
             name: node.name.clone(),
             uid: String::new(),
             pod_cidrs: node.claims(),
-            ip_capacity: match self.network.grows {
-                true => node.pod_ips,
-                false => node.capacity(),
-            },
+            ip_capacity: self
+                .capacity(node)
+                .map(|capacity| u64::try_from(capacity).unwrap_or(u64::MAX)),
         });
         let mut nodes: Vec<audit::Node> = known.collect();
         if let Ipam::NodeBlocks(system) = self.network.ipam {
@@ -449,6 +505,14 @@ impl Dump {
         &self.network
     }
 
+    /// How many pods the node's addresses serve, if that is limited and known.
+    pub(crate) fn capacity(&self, node: &Node) -> Option<u128> {
+        match self.network.grows {
+            true => node.pod_ips.map(u128::from),
+            false => node.capacity(),
+        }
+    }
+
     pub(crate) fn node_named(&self, name: &str) -> Option<&Node> {
         let found = self
             .nodes
@@ -466,6 +530,11 @@ impl Dump {
         });
         self.world.pods.get(found.ok()?)
     }
+}
+
+/// Gives no object to keep. A closure would make each depth of lists a type of its own.
+fn no_object() -> Option<Value> {
+    None
 }
 
 /// Whether a provider runs the node's pods elsewhere.

@@ -1,6 +1,7 @@
 //! Reading: which form the input has, and its documents.
 
 mod json;
+mod strings;
 mod yaml;
 
 use std::io::{self, BufRead as _, BufReader, Chain, Cursor, Read};
@@ -64,6 +65,9 @@ fn documents(head: &[u8], reader: impl Read, dump: &mut Dump) -> Result<(), Inpu
     }
 }
 
+/// Stands for the kind of the list where an object is in none, so that nobody waits for it.
+const NO_LIST: Option<&str> = Some("an object of unknown kind");
+
 type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
 
 /// The first bytes, and a reader that still has them.
@@ -82,8 +86,12 @@ fn peeked<R: Read>(reader: R) -> Result<(Vec<u8>, Whole<BufReader<R>>), InputErr
     Ok((head.clone(), Cursor::new(head).chain(reader)))
 }
 
-/// The end of a document: the fields that it has beside `items`.
-fn finish(fields: Map<String, Value>, has_items: bool, dump: &mut Dump) {
+/// Lists in lists, deeper than anybody nests them.
+const MAX_DEPTH: usize = 16;
+
+/// The end of an object: the fields that it has beside `items`. `list_kind` is that of the list that
+/// it is in.
+fn finish(fields: Map<String, Value>, has_items: bool, list_kind: Option<&str>, dump: &mut Dump) {
     let kind = fields
         .get("kind")
         .and_then(Value::as_str)
@@ -92,6 +100,6 @@ fn finish(fields: Map<String, Value>, has_items: bool, dump: &mut Dump) {
         dump.note_list();
         dump.resolve(kind);
     } else {
-        dump.add_value(&Value::Object(fields), Some("an object of unknown kind"));
+        dump.add_value(&Value::Object(fields), list_kind);
     }
 }

@@ -26,6 +26,9 @@ pub(crate) struct Item<'a> {
     pub(crate) spec: Lenient<Spec<'a>>,
     #[serde(borrow)]
     pub(crate) status: Lenient<Status<'a>>,
+    /// A list in a list.
+    #[serde(borrow)]
+    pub(crate) items: Many<Lenient<Item<'a>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

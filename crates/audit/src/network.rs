@@ -247,8 +247,9 @@ impl Network {
         let marker = evidence.markers.first().copied();
         let is_own = match marker {
             Some(marker) if *total == 0 => marker.never_uses_pod_cidr() && *with_pod_cidr == 0,
+            // That machines are of AWS says nothing of their network.
+            Some(Marker::Aws) | None => *in_pod_cidr == 0 && elsewhere * 2 > *total,
             Some(_) => in_pod_cidr * 2 < *total,
-            None => elsewhere * 2 > *total,
         };
         let reason = match (total, with_pod_cidr) {
             (0, 0) => "no pod has an address, and no node has a podCIDR".to_owned(),

@@ -5,6 +5,7 @@
 
 mod conflicts;
 mod manifest;
+mod residents;
 mod runbook;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use podplane_ipam::{
 };
 use serde_json::{Map, Value};
 
+use self::residents::Residents;
 use crate::{
     dump::{Dump, Node},
     expected::Expected,
@@ -66,6 +68,8 @@ pub struct Move {
     pub why: Vec<String>,
     /// How many pods with an address of their own are on it.
     pub pods: u64,
+    /// Whether these pods have addresses of the new blocks already.
+    pub has_its_pods: bool,
     object: Option<Map<String, Value>>,
 }
 
@@ -93,17 +97,21 @@ impl Repair {
         };
         let used = pods_by_node(&dump.world);
         let pods = |node: &str| used.get(node).copied().unwrap_or_default();
+        let residents = Residents::new(dump);
         let stays = dump.nodes.iter().flat_map(|node| {
             let blocks = match wrong.contains_key(node.name.as_str()) {
                 true => kept(node, expected),
                 false => node.claims(),
             };
-            let holder = conflicts::Holder {
-                pods: pods(&node.name),
-                created: &node.created,
-                name: &node.name,
-            };
-            blocks.into_iter().map(move |block| (block, holder.clone()))
+            let residents = &residents;
+            blocks.into_iter().map(move |block| {
+                let holder = conflicts::Holder {
+                    pods: residents.inside(&node.name, &block),
+                    created: &node.created,
+                    name: &node.name,
+                };
+                (block, holder)
+            })
         });
         let mut lost = BTreeSet::new();
         for loss in conflicts::resolve(stays.collect()) {
@@ -133,7 +141,18 @@ impl Repair {
                 let keeps = keeps
                     .filter(|block| !lost.contains(&(name, *block)))
                     .collect();
-                repair.place(node, keeps, why, pods(name), &mut free);
+                let lived_in = residents.free_blocks(node, dump, expected, &free);
+                let pods_count = pods(name);
+                repair.place(
+                    node,
+                    &[keeps, lived_in].concat(),
+                    why,
+                    pods_count,
+                    &mut free,
+                );
+                if let Some(placed) = repair.last_placed(name) {
+                    placed.has_its_pods = residents.are_all_in(name, &placed.to);
+                }
             }
         }
         repair.pods = repair.wrong_pods(
@@ -173,7 +192,7 @@ impl Repair {
     fn place(
         &mut self,
         node: &Node,
-        keeps: Vec<IpNet>,
+        keeps: &[IpNet],
         why: Vec<String>,
         pods: u64,
         free: &mut Free,
@@ -184,7 +203,7 @@ impl Repair {
             self.left.push((node.name.clone(), problem));
             return;
         }
-        match free.blocks(&keeps) {
+        match free.blocks(keeps) {
             Err(range) => {
                 let problem = format!(
                     "no block of {range} is free, of which it needs one: {}",
@@ -205,10 +224,16 @@ impl Repair {
                     to,
                     why,
                     pods,
+                    has_its_pods: false,
                     object: node.object.clone(),
                 });
             }
         }
+    }
+
+    fn last_placed(&mut self, node: &str) -> Option<&mut Move> {
+        let lists = [self.moves.last_mut(), self.assigned.last_mut()];
+        lists.into_iter().flatten().find(|moved| moved.node == node)
     }
 
     /// Of the pods that findings name, those to delete: the drained nodes' go anyway, and of several with one address one may stay.
@@ -265,10 +290,12 @@ fn wrong_nodes<'a>(
     expected: &Expected,
     at_least: Severity,
 ) -> BTreeMap<&'a str, Vec<String>> {
+    let severity = rules::severity(dump, expected);
     let of_node = |node: &'a Node| {
         let findings = rules::of_node(node, dump, expected).into_iter();
-        let counted = findings
-            .filter(|finding| finding.severity >= at_least && finding.code != Code::MissingPodCidr);
+        let counted = findings.filter(|finding| {
+            severity(finding) >= at_least && finding.code != Code::MissingPodCidr
+        });
         let why: Vec<String> = counted.map(|finding| finding.message).collect();
         (!why.is_empty()).then_some((node.name.as_str(), why))
     };
@@ -292,6 +319,8 @@ fn kept(node: &Node, expected: &Expected) -> Vec<IpNet> {
 /// Blocks that nobody has, had in this dump or uses, each given once.
 struct Free {
     ranges: Vec<(ClusterRange, Box<dyn Iterator<Item = u64>>)>,
+    /// Blocks that this repair has given.
+    given: Vec<IpNet>,
 }
 
 impl Free {
@@ -327,6 +356,7 @@ impl Free {
         };
         Ok(Self {
             ranges: ranges.into_iter().map(free).collect(),
+            given: Vec::new(),
         })
     }
 
@@ -339,7 +369,13 @@ impl Free {
                 .copied();
             kept.or_else(|| range.block(numbers.next()?)).ok_or(*range)
         };
-        self.ranges.iter_mut().map(of_range).collect()
+        let blocks: Vec<IpNet> = self
+            .ranges
+            .iter_mut()
+            .map(of_range)
+            .collect::<Result<_, _>>()?;
+        self.given.extend(&blocks);
+        Ok(blocks)
     }
 }
 

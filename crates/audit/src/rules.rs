@@ -3,6 +3,7 @@
 mod allocations;
 mod blocks;
 mod capacity;
+mod every_node;
 mod pods;
 mod recorded;
 
@@ -22,6 +23,7 @@ use crate::{
 };
 
 pub(crate) use blocks::of_node;
+pub(crate) use every_node::severity;
 
 /// Everything that the audit found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -72,11 +74,7 @@ pub fn audit(dump: &Dump, expected: &Expected) -> Report {
     findings.extend(pods::with_addresses_of_nodes(dump));
     findings.extend(recorded::findings(dump, expected));
     findings.extend(allocations::findings(dump));
-    findings.extend(
-        dump.nodes
-            .iter()
-            .flat_map(|node| blocks::of_node(node, dump, expected)),
-    );
+    findings.extend(every_node::findings(dump, expected));
     findings.extend(capacity::of_nodes(dump, &used, &over));
     let mut summary = Summary::new(dump, expected, &used, checks(dump, expected));
     findings.extend(capacity::of_cluster(dump, &summary));

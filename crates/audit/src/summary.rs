@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use podplane_ipam::{ServiceRanges, free_runs};
-use serde::Serialize;
+use podplane_ipam::{ServiceRanges, figures::MAX_JSON_INTEGER, free_runs};
+use serde::{Serialize, Serializer};
 
 use crate::{
     dump::Dump,
@@ -52,16 +52,20 @@ pub struct Pods {
     pub starved: usize,
 }
 
-/// The addresses of all blocks. They saturate: an IPv6 block has more than anybody counts.
+/// The addresses of all blocks. In JSON a number beyond 2^53-1 is a string of its digits, as `plan`
+/// writes it. They saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Addresses {
     /// How many pods the nodes have addresses for.
-    pub capacity: u64,
+    #[serde(serialize_with = "integer")]
+    pub capacity: u128,
     /// How many live pods on nodes need one.
-    pub used: u64,
+    #[serde(serialize_with = "integer")]
+    pub used: u128,
     /// What is left, counted for each node.
-    pub free: u64,
+    #[serde(serialize_with = "integer")]
+    pub free: u128,
 }
 
 /// A cluster CIDR in blocks.
@@ -112,6 +116,14 @@ impl Summary {
     }
 }
 
+/// A number, or beyond what every reader keeps exactly a string of its digits.
+fn integer<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    match u64::try_from(*number) {
+        Ok(small) if *number <= MAX_JSON_INTEGER => serializer.serialize_u64(small),
+        _ => serializer.collect_str(number),
+    }
+}
+
 fn pods(dump: &Dump) -> Pods {
     let mut pods = Pods {
         total: dump.world.pods.len(),
@@ -133,9 +145,9 @@ fn pods(dump: &Dump) -> Pods {
 
 fn addresses(dump: &Dump, used: &BTreeMap<&str, u64>) -> Addresses {
     let mut sum = Addresses::default();
-    for node in &dump.world.nodes {
-        let used = used.get(node.name.as_str()).copied().unwrap_or_default();
-        let capacity = node.ip_capacity.unwrap_or_default();
+    for node in &dump.nodes {
+        let used = u128::from(used.get(node.name.as_str()).copied().unwrap_or_default());
+        let capacity = dump.capacity(node).unwrap_or_default();
         sum.used += used;
         sum.capacity = sum.capacity.saturating_add(capacity);
         sum.free = sum.free.saturating_add(capacity.saturating_sub(used));

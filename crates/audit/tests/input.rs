@@ -99,6 +99,84 @@ fn an_object_may_be_larger_than_what_is_read_at_once() {
 }
 
 #[test]
+fn lists_may_be_in_lists_and_arrays() {
+    let value: Value = serde_json::from_slice(&data("pods.json")).unwrap();
+    let want = all_of_it(&read(value.to_string().as_bytes()).unwrap());
+    let of_kind = |kind: &str| -> Vec<Value> {
+        let items = value["items"].as_array().unwrap().iter();
+        items.filter(|item| item["kind"] == kind).cloned().collect()
+    };
+    let (nodes, pods) = (of_kind("Node"), of_kind("Pod"));
+    let bare = |items: &[Value]| -> Vec<Value> {
+        let mut items = items.to_vec();
+        for item in &mut items {
+            item.as_object_mut().unwrap().remove("kind");
+        }
+        items
+    };
+    let node_list = json!({"kind": "NodeList", "items": bare(&nodes)});
+    let pod_list = json!({"items": bare(&pods), "kind": "PodList"});
+    let note = "x".repeat(3 << 20);
+    for nested in [
+        json!({"kind": "List", "items": [node_list, pod_list]}),
+        json!([node_list, pod_list]),
+        json!([nodes, pods]),
+        json!([[[node_list]], {"items": [{"items": [pod_list]}]}]),
+        // Larger than what is read at once: by its fields.
+        json!([{"kind": "NodeList", "note": note, "items": bare(&nodes)}, pod_list]),
+        json!({"kind": "List", "items": [{"items": bare(&pods), "note": note, "kind": "PodList"}, node_list]}),
+    ] {
+        let json = nested.to_string();
+        assert_eq!(all_of_it(&read(json.as_bytes()).unwrap()), want);
+        let yaml = serde_saphyr::to_string(&nested).unwrap();
+        assert_eq!(all_of_it(&read(yaml.as_bytes()).unwrap()), want);
+    }
+}
+
+#[test]
+fn lists_nested_too_deeply_are_refused() {
+    let error = read("[".repeat(2 << 20).as_bytes())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("nested too deeply"), "{error}");
+}
+
+#[test]
+fn yaml_files_put_together_without_a_separator_are_read_as_several() {
+    let value: Value = serde_json::from_slice(&data("pods.json")).unwrap();
+    let want = all_of_it(&read(value.to_string().as_bytes()).unwrap());
+    let of_kind = |kind: &str| {
+        let items = value["items"].as_array().unwrap().iter();
+        let items: Vec<_> = items.filter(|item| item["kind"] == kind).collect();
+        serde_saphyr::to_string(&json!({"apiVersion": "v1", "items": items, "kind": "List"}))
+            .unwrap()
+    };
+    let together = of_kind("Node") + &of_kind("Pod");
+    for input in [together.clone(), format!("---\n{together}")] {
+        let dump = read(input.as_bytes()).unwrap();
+        assert!(dump.notes()[0].contains("`---`"), "{:?}", dump.notes());
+        assert_eq!(all_of_it(&dump), want);
+    }
+    let apart = of_kind("Node") + "---\n" + &of_kind("Pod");
+    let dump = read(apart.as_bytes()).unwrap();
+    assert!(dump.notes().is_empty(), "{:?}", dump.notes());
+    assert_eq!(all_of_it(&dump), want);
+}
+
+#[test]
+fn counts_beyond_a_double_are_written_as_plan_writes_them() {
+    let node = json!({"kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "fd00::/64", "podCIDRs": ["fd00::/64"]}});
+    let dump = read(json!([node]).to_string().as_bytes()).unwrap();
+    let report = audit(&dump, &Expected::new(&Flags::default(), &dump).unwrap());
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(
+        json["summary"]["addresses"]["capacity"],
+        "18446744073709551614"
+    );
+    assert_eq!(json["summary"]["addresses"]["used"], 0);
+}
+
+#[test]
 fn an_empty_cluster_is_one() {
     for text in [
         "{\"kind\": \"List\", \"items\": []}",

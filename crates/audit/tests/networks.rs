@@ -9,7 +9,9 @@ use podplane_audit::{Collector, Dump, Expected, Flags, IpamChoice, Keep, Repair,
 fn read(name: &str, flags: &Flags) -> Dump {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let mut collector = Collector::new(Keep::Nodes);
-    collector.read(File::open(data.join(name)).unwrap()).unwrap();
+    collector
+        .read(File::open(data.join(name)).unwrap())
+        .unwrap();
     collector.finish(flags)
 }
 
@@ -32,9 +34,21 @@ fn refusal(dump: &Dump, flags: &Flags) -> Option<String> {
 #[test]
 fn names_the_network_and_refuses_repairs_that_do_not_fit() {
     for (file, name, reason) in [
-        ("clean.yaml", "podCIDR", "1 of 1 pod addresses lie in the podCIDRs of their nodes"),
-        ("networks/cilium-kubernetes.yaml", "podCIDR", "2 of 2 pod addresses"),
-        ("networks/whereabouts.yaml", "podCIDR", "3 of 3 pod addresses"),
+        (
+            "clean.yaml",
+            "podCIDR",
+            "1 of 1 pod addresses lie in the podCIDRs of their nodes",
+        ),
+        (
+            "networks/cilium-kubernetes.yaml",
+            "podCIDR",
+            "2 of 2 pod addresses",
+        ),
+        (
+            "networks/whereabouts.yaml",
+            "podCIDR",
+            "3 of 3 pod addresses",
+        ),
         (
             "networks/virtual-kubelet.yaml",
             "podCIDR",
@@ -94,7 +108,10 @@ fn refusals_say_why() {
 
 #[test]
 fn the_flag_overrides_the_detection() {
-    for (choice, name) in [(IpamChoice::PodCidr, "podCIDR"), (IpamChoice::Own, "own addresses")] {
+    for (choice, name) in [
+        (IpamChoice::PodCidr, "podCIDR"),
+        (IpamChoice::Own, "own addresses"),
+    ] {
         let flags = Flags {
             ipam: Some(choice),
             ..flags()

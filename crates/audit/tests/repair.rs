@@ -45,7 +45,7 @@ fn repaired(objects: &[Value]) -> (Repair, BTreeMap<String, String>) {
     let dump = read(objects);
     let expected = Expected::new(&flags(), &dump).unwrap();
     let report = audit(&dump, &expected);
-    let repair = Repair::new(&dump, &expected, &report, Severity::Warning).unwrap();
+    let repair = Repair::new(&dump, &expected, &report, Severity::Info).unwrap();
     let files = repair.files("podplane audit -").into_iter().collect();
     (repair, files)
 }
@@ -69,7 +69,7 @@ fn the_node_with_fewer_pods_moves_and_its_manifest_is_what_it_was() {
     assert_eq!(moved.node, "n0");
     assert_eq!(
         moved.why,
-        ["10.0.5.0/24 stays with n1, which has more pods (2 against 1)"]
+        ["10.0.5.0/24 stays with n1, which has more pods in it (2 against 1)"]
     );
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     assert_eq!(names, ["RUNBOOK.md", "n0.yaml"]);
@@ -102,6 +102,72 @@ fn the_node_with_fewer_pods_moves_and_its_manifest_is_what_it_was() {
             .unwrap_or_else(|| panic!("{step} in its place: {page}"));
         rest = &rest[at + step.len()..];
     }
+}
+
+#[test]
+fn a_node_gets_the_block_in_which_its_pods_live() {
+    // n0 was given n1's block by mistake; its pods are where it was before. n2 lost its block.
+    let objects = [
+        node(0, "10.0.5.0/24"),
+        node(1, "10.0.5.0/24"),
+        node(2, ""),
+        node(3, "10.0.3.0/24"),
+        pod(0, 0, [10, 0, 7, 2]),
+        pod(1, 0, [10, 0, 7, 3]),
+        pod(2, 0, [10, 0, 7, 4]),
+        pod(3, 1, [10, 0, 5, 2]),
+        pod(4, 2, [10, 0, 9, 2]),
+        pod(5, 2, [10, 0, 3, 9]),
+        pod(6, 3, [10, 0, 3, 2]),
+        // The service range: no block for a node.
+        pod(7, 2, [10, 0, 8, 2]),
+    ];
+    let (repair, files) = repaired(&objects);
+    let [moved] = &repair.moves[..] else {
+        panic!("{repair:?}")
+    };
+    assert_eq!(moved.node, "n0", "although it has more pods");
+    assert_eq!(moved.to, ["10.0.7.0/24".parse().unwrap()]);
+    assert!(moved.has_its_pods);
+    assert!(files["RUNBOOK.md"].contains("All of its pods have addresses of 10.0.7.0/24 already"));
+    let [given] = &repair.assigned[..] else {
+        panic!("{repair:?}")
+    };
+    // 10.0.9.0/24 is the services' too; 10.0.3.0/24 is n3's.
+    assert_eq!(given.to, ["10.0.0.0/24".parse().unwrap()]);
+    assert!(!given.has_its_pods);
+}
+
+#[test]
+fn what_every_node_has_is_one_line_and_no_reason_for_a_repair() {
+    let objects = [
+        node(0, "10.9.0.0/24"),
+        node(1, "10.9.1.0/24"),
+        node(2, "10.9.2.0/24"),
+    ];
+    let dump = read(&objects);
+    let expected = Expected::new(&flags(), &dump).unwrap();
+    let report = audit(&dump, &expected);
+    let [foreign] = &report.findings[..] else {
+        panic!("{report:?}")
+    };
+    assert_eq!(
+        (foreign.code, foreign.severity),
+        (Code::ForeignPodCidr, Severity::Info)
+    );
+    assert_eq!(foreign.objects, ["Node/n0", "Node/n1", "Node/n2"]);
+    assert!(
+        foreign.message.starts_with("all 3 nodes: "),
+        "{}",
+        foreign.message
+    );
+    let repair = |at_least| Repair::new(&dump, &expected, &report, at_least).unwrap();
+    assert!(repair(Severity::Warning).is_empty());
+    assert_eq!(
+        repair(Severity::Info).moves.len(),
+        3,
+        "who asks for it gets it"
+    );
 }
 
 #[test]

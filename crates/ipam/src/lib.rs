@@ -14,6 +14,7 @@ pub mod blocks;
 pub mod capacity;
 pub mod cluster;
 pub mod compat;
+pub mod figures;
 mod free;
 mod nearest;
 pub mod net;

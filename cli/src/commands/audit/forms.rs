@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use podplane_audit::{Report, Severity};
+use podplane_ipam::figures::readable;
 
 use crate::output::{self, table::Table};
 
@@ -49,7 +50,9 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
     ))?;
     output::line(format!(
         "addresses: {} of {} used, {} free",
-        summary.addresses.used, summary.addresses.capacity, summary.addresses.free
+        readable(summary.addresses.used),
+        readable(summary.addresses.capacity),
+        readable(summary.addresses.free)
     ))?;
     for blocks in &summary.blocks {
         output::line(format!(

@@ -28,12 +28,12 @@ use crate::{
     after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --fail-on error\n  podplane audit"
 )]
 pub(crate) struct Args {
-    /// What `kubectl get nodes,pods -A` printed as JSON or YAML, gzipped or not; - for standard input. Without it: podplane's own server
+    /// What `kubectl get nodes,pods -A` printed as JSON or YAML, gzipped or not, in one file or several; - for standard input. Without it: podplane's own server
     #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
+    files: Vec<PathBuf>,
 
     /// The cluster of this kubeconfig instead, which is only read. Without a value: of KUBECONFIG, or ~/.kube/config
-    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "file")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "files")]
     kubeconfig: Option<Option<PathBuf>>,
 
     /// Where the blocks of nodes come from: a range, or one for each address family
@@ -127,6 +127,9 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         None => Keep::Fields,
     };
     let dump = source::read(&args, &flags, global, keep).map_err(Unusable)?;
+    for note in dump.notes() {
+        anstream::eprintln!("note: {note}");
+    }
     let expected = Expected::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let report = audit(&dump, &expected);
     print(&args, &report)?;
@@ -147,8 +150,8 @@ fn print(args: &Args, report: &Report) -> anyhow::Result<()> {
         Form::Table => forms::table(report),
         Form::Json => output::json(&serde_json::to_value(report)?),
         Form::Sarif => {
-            let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
-            let file = file.map(|file| file.to_string_lossy());
+            let mut files = args.files.iter().filter(|file| *file != Path::new("-"));
+            let file = files.next().map(|file| file.to_string_lossy());
             output::json(&sarif::log(report, file.as_deref()))
         }
         Form::Junit => output::bytes(junit::xml(report, args.fail_on)?.as_bytes()),

@@ -31,14 +31,35 @@ pub(super) fn read(
     keep: Keep,
 ) -> anyhow::Result<Dump> {
     let mut collector = Collector::new(keep);
-    match (&args.file, &args.kubeconfig) {
-        (Some(file), _) => from_file(file, &mut collector)?,
-        (None, Some(file)) => collector = block_on(from_cluster(file.as_deref(), keep))?,
-        (None, None) => {
+    match &args.kubeconfig {
+        _ if !args.files.is_empty() => {
+            for file in &args.files {
+                from_file(file, &mut collector)?;
+            }
+            let dump = collector.finish(flags);
+            complete(&dump)?;
+            return Ok(dump);
+        }
+        Some(file) => collector = block_on(from_cluster(file.as_deref(), keep))?,
+        None => {
             block_on(from_server(global, &mut collector)).map_err(|error| global.locate(error))?
         }
     }
     Ok(collector.finish(flags))
+}
+
+/// Refuses files without nodes or without pods: half of the rules would be met by nothing. A live
+/// cluster may have none.
+fn complete(dump: &Dump) -> anyhow::Result<()> {
+    let missing = match dump.counts() {
+        (0, 0) => "nodes and no pods",
+        (0, _) => "nodes",
+        (_, 0) => "pods",
+        _ => return Ok(()),
+    };
+    anyhow::bail!(
+        "there are no {missing} in the input: an audit compares both, so pass what `kubectl get nodes,pods -A -o json` prints, or one file with each"
+    )
 }
 
 fn from_file(file: &Path, collector: &mut Collector) -> anyhow::Result<()> {

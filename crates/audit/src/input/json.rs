@@ -5,10 +5,10 @@
 
 use std::io::Read;
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Deserializer, Map, Value};
 
-use super::{InputError, WINDOW};
+use super::{InputError, MAX_DEPTH, NO_LIST, WINDOW, strings::ShortStrings};
 use crate::{
     dump::Dump,
     item::{Item, Lenient},
@@ -17,7 +17,7 @@ use crate::{
 /// Reads documents that follow one another.
 pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError> {
     let mut window = Window {
-        reader,
+        reader: ShortStrings::new(reader),
         bytes: Vec::new(),
         start: 0,
         before: 0,
@@ -25,16 +25,22 @@ pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError>
     };
     while let Some(first) = window.peek()? {
         match first {
-            b'{' => object(&mut window, dump)?,
-            b'[' => items(&mut window, None, dump)?,
+            b'{' => object(&mut window, NO_LIST, 0, dump)?,
+            b'[' => items(&mut window, None, 0, dump)?,
             _ => return Err(window.wrong("want an object")),
         }
     }
     Ok(())
 }
 
-/// A list, or a single object.
-fn object(window: &mut Window<impl Read>, dump: &mut Dump) -> Result<(), InputError> {
+/// A list, or a single object, by its fields. `list_kind` is that of the list that it is in.
+fn object(
+    window: &mut Window<impl Read>,
+    list_kind: Option<&str>,
+    depth: usize,
+    dump: &mut Dump,
+) -> Result<(), InputError> {
+    let outer = dump.take_pending();
     let mut fields = Map::new();
     let mut is_list = false;
     let mut is_first = true;
@@ -58,22 +64,32 @@ fn object(window: &mut Window<impl Read>, dump: &mut Dump) -> Result<(), InputEr
         if name == "items" && window.peek()? == Some(b'[') {
             is_list = true;
             let kind = fields.get("kind").and_then(Value::as_str);
-            items(window, kind, dump)?;
+            items(window, kind, depth, dump)?;
         } else {
             let value: Value = window.value(|text, is_last| first(text, is_last))?;
             fields.insert(name, value);
         }
     }
     window.skip();
-    super::finish(fields, is_list, dump);
+    if is_list {
+        super::finish(fields, is_list, None, dump);
+        dump.put_pending(outer);
+    } else {
+        dump.put_pending(outer);
+        super::finish(fields, is_list, list_kind, dump);
+    }
     Ok(())
 }
 
 fn items(
     window: &mut Window<impl Read>,
     kind: Option<&str>,
+    depth: usize,
     dump: &mut Dump,
 ) -> Result<(), InputError> {
+    if depth > MAX_DEPTH {
+        return Err(window.wrong("lists are nested too deeply"));
+    }
     let mut is_first = true;
     window.skip();
     loop {
@@ -84,21 +100,33 @@ fn items(
             _ => return Err(window.wrong("want `,` or `]`")),
         }
         is_first = false;
-        window.peek()?;
-        window.value(|text, is_last| {
+        let begins = window.peek()?;
+        if begins == Some(b'[') {
+            items(window, kind, depth + 1, dump)?;
+            continue;
+        }
+        let small = window.small_value(|text, is_last| {
             let found = first::<Lenient<Item<'_>>>(text, is_last)?;
             Ok(found.map(|(Lenient(item), used)| {
                 dump.add(&item, kind, || serde_json::from_slice(&text[..used]).ok());
                 ((), used)
             }))
         })?;
+        // What is larger than the window may be a list, which is not to be in memory at once.
+        match (small, begins) {
+            (Some(()), _) => {}
+            (None, Some(b'{')) => object(window, kind, depth + 1, dump)?,
+            (None, _) => {
+                window.value(|text, is_last| first::<IgnoredAny>(text, is_last))?;
+            }
+        }
     }
     window.skip();
     Ok(())
 }
 
 struct Window<R> {
-    reader: R,
+    reader: ShortStrings<R>,
     bytes: Vec<u8>,
     /// Where in `bytes` the rest begins.
     start: usize,
@@ -168,11 +196,31 @@ impl<R: Read> Window<R> {
         }
     }
 
+    /// Reads what begins here, unless it is larger than a window.
+    fn small_value<T>(
+        &mut self,
+        mut take: impl FnMut(&[u8], bool) -> Found<T>,
+    ) -> Result<Option<T>, InputError> {
+        loop {
+            let found = take(self.rest(), self.is_last);
+            match found {
+                Ok(Some((value, used))) => {
+                    self.start += used;
+                    return Ok(Some(value));
+                }
+                Ok(None) if self.is_last => return Err(self.wrong("it ends here")),
+                Ok(None) if self.rest().len() >= WINDOW => return Ok(None),
+                Ok(None) => self.fill()?,
+                Err(error) => return Err(self.wrong(error)),
+            };
+        }
+    }
+
     fn wrong(&self, problem: impl ToString) -> InputError {
         let has_ended = self.is_last && self.rest().is_empty();
         let ended = || "it ends here".to_owned();
         InputError::Json {
-            at: self.before + self.start as u64,
+            at: self.before + self.start as u64 + self.reader.dropped(),
             problem: if has_ended {
                 ended()
             } else {

@@ -1,21 +1,24 @@
 //! YAML, a list's items one by one.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     io::{self, BufRead, BufReader, Read},
 };
 
 use serde::{
-    Deserializer,
-    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+    Deserialize, Deserializer,
+    de::{
+        DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer,
+    },
 };
 use serde_json::{Map, Value};
 use serde_saphyr::Options;
 
-use super::{InputError, WINDOW};
+use super::{InputError, NO_LIST, WINDOW};
 use crate::{
     dump::{Dump, Keep},
-    item::{Item, Lenient},
+    item::Item,
 };
 
 /// Reads documents that follow one another.
@@ -23,6 +26,7 @@ pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError>
     let mut lines = Lines {
         reader: BufReader::with_capacity(WINDOW, reader),
         held: Vec::new(),
+        has_run_on: false,
     };
     for number in 1.. {
         let document = Document {
@@ -30,6 +34,7 @@ pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError>
             line: Vec::new(),
             given: 0,
             has_begun: false,
+            keys: BTreeSet::new(),
         };
         let whole = |deserializer: serde_saphyr::Deserializer<'_, '_>| {
             deserializer.deserialize_any(DocumentVisitor { dump })
@@ -42,6 +47,9 @@ pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError>
         if lines.is_at_end().map_err(InputError::Read)? {
             break;
         }
+    }
+    if lines.has_run_on {
+        dump.note("documents follow one another without a line `---` between them, and were read as several");
     }
     Ok(())
 }
@@ -64,7 +72,13 @@ struct Lines<R> {
     reader: R,
     /// The first line of the next document, read already.
     held: Vec<u8>,
+    /// Whether documents followed one another without a `---`.
+    has_run_on: bool,
 }
+
+/// The longest line that is read. Beyond it a line is no text for people, and its JSON is read as a
+/// stream where this is not.
+const LONGEST_LINE: u64 = 64 << 20;
 
 impl<R: BufRead> Lines<R> {
     fn is_at_end(&mut self) -> io::Result<bool> {
@@ -73,6 +87,7 @@ impl<R: BufRead> Lines<R> {
 }
 
 /// One document of several. It ends before a line that begins with `---`: in YAML, such a line is nothing else wherever it stands.
+/// It also ends before a line that repeats a key of its top level, as where `cat` has put two files together.
 struct Document<'a, R> {
     lines: &'a mut Lines<R>,
     line: Vec<u8>,
@@ -80,6 +95,8 @@ struct Document<'a, R> {
     given: usize,
     /// Whether there was more than comments and directives.
     has_begun: bool,
+    /// The keys of the top level so far.
+    keys: BTreeSet<Vec<u8>>,
 }
 
 impl<R: BufRead> Document<'_, R> {
@@ -89,6 +106,7 @@ impl<R: BufRead> Document<'_, R> {
             line,
             given,
             has_begun,
+            keys,
         } = self;
         *given = 0;
         line.clear();
@@ -97,10 +115,21 @@ impl<R: BufRead> Document<'_, R> {
         }
         line.append(&mut lines.held);
         if line.is_empty() {
-            lines.reader.read_until(b'\n', line)?;
+            let mut limited = (&mut lines.reader).take(LONGEST_LINE);
+            if limited.read_until(b'\n', line)? as u64 == LONGEST_LINE {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a line is longer than 64 MiB: pass JSON (kubectl -o json) without anything before it",
+                ));
+            }
         }
         let is_marker = line.starts_with(b"---") && line.get(3).is_none_or(u8::is_ascii_whitespace);
         if is_marker && *has_begun {
+            std::mem::swap(line, &mut lines.held);
+        } else if let Some(key) = top_level_key(line)
+            && !keys.insert(key.to_owned())
+        {
+            lines.has_run_on = true;
             std::mem::swap(line, &mut lines.held);
         }
         let is_before = |first: &u8| matches!(first, b'#' | b'%' | b'\n' | b'\r');
@@ -118,6 +147,23 @@ impl<R: BufRead> Read for Document<'_, R> {
         self.given += given;
         Ok(given)
     }
+}
+
+/// The key of a line of a block mapping at the top level, such as `apiVersion`.
+fn top_level_key(line: &[u8]) -> Option<&[u8]> {
+    let end = line.iter().position(|byte| !byte.is_ascii_alphabetic())?;
+    let (key, rest) = line.split_at(end);
+    let is_key = rest.first() == Some(&b':') && rest.get(1).is_none_or(u8::is_ascii_whitespace);
+    (!key.is_empty() && is_key).then_some(key)
+}
+
+/// The visits of scalars, which stand for no object.
+macro_rules! ignored {
+    ($($visit:ident: $type:ty),+) => {
+        $(fn $visit<E>(self, _: $type) -> Result<(), E> {
+            Ok(())
+        })+
+    };
 }
 
 /// A list, a single object, or nothing.
@@ -167,7 +213,7 @@ impl<'de> Visitor<'de> for DocumentVisitor<'_> {
                 fields.insert(name, map.next_value()?);
             }
         }
-        super::finish(fields, has_items, self.dump);
+        super::finish(fields, has_items, NO_LIST, self.dump);
         Ok(())
     }
 }
@@ -205,15 +251,57 @@ impl<'de> Visitor<'de> for ItemsVisitor<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let Self { dump, kind } = self;
+        while let Some(()) = items.next_element_seed(ElementVisitor { dump, kind })? {}
+        Ok(())
+    }
+}
+
+/// An object of a list, or a list of further ones.
+struct ElementVisitor<'a> {
+    dump: &'a mut Dump,
+    kind: Option<&'a str>,
+}
+
+impl<'de> DeserializeSeed<'de> for ElementVisitor<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, element: D) -> Result<(), D::Error> {
+        element.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ElementVisitor<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    ignored!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128, visit_u128: u128, visit_f64: f64, visit_str: &str);
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        let map = MapAccessDeserializer::new(map);
         if self.dump.keep == Keep::Nodes {
-            while let Some(item) = items.next_element::<Value>()? {
-                self.dump.add_value(&item, self.kind);
-            }
+            let item = Value::deserialize(map)?;
+            self.dump.add_value(&item, self.kind);
         } else {
-            while let Some(Lenient(item)) = items.next_element::<Lenient<Item<'_>>>()? {
-                self.dump.add(&item, self.kind, || None);
-            }
+            let item = Item::deserialize(map)?;
+            self.dump.add(&item, self.kind, || None);
         }
         Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<(), A::Error> {
+        let Self { dump, kind } = self;
+        ItemsVisitor { dump, kind }.visit_seq(items)
     }
 }

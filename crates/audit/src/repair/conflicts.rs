@@ -7,6 +7,7 @@ use ipnet::IpNet;
 /// A node as a holder of a block.
 #[derive(Clone, Debug)]
 pub(super) struct Holder<'a> {
+    /// Its pods with addresses of the block.
     pub(super) pods: u64,
     /// RFC 3339: the earlier is the lesser text.
     pub(super) created: &'a str,
@@ -113,9 +114,9 @@ fn close<'a>(level: Level<'a>, open: &mut [Level<'a>], losses: &mut Vec<Loss<'a>
 
 fn more(best: &Holder<'_>, other: &Holder<'_>) -> String {
     match best.pods > other.pods {
-        true => format!("more pods ({} against {})", best.pods, other.pods),
-        false if best.created < other.created => "as many pods and is older".into(),
-        false => "as many pods".into(),
+        true => format!("more pods in it ({} against {})", best.pods, other.pods),
+        false if best.created < other.created => "as many pods in it and is older".into(),
+        false => "as many pods in it".into(),
     }
 }
 

@@ -81,6 +81,13 @@ fn node(page: &mut String, moved: &Move) -> std::fmt::Result {
     } = moved;
     let (from, to, file) = (from(moved), to(moved), manifest::file(node));
     write!(page, "## {node}: {from} → {to}\n\n")?;
+    if moved.has_its_pods {
+        write!(
+            page,
+            "All of its pods have addresses of {to} already. If `ip address show` says on the node that its bridge has one too, \
+             the steps that drain the node, remove the bridge and delete its pods can be left out.\n\n"
+        )?;
+    }
     let mut number = 0;
     let mut step = |what: &str, command: &str, check: &str| {
         number += 1;
@@ -175,11 +182,20 @@ fn without_block(page: &mut String, moved: &Move) -> std::fmt::Result {
          Check: `kubectl get node {node} -o jsonpath='{{.spec.podCIDRs}}'` prints `{list}`, and no other node has that. Refused because the node has a block by now: the controller was faster; leave it.\n\n\
          2. Restart the routing agent of the node. For flannel:\n\n   \
          ```sh\n   kubectl delete pods --namespace kube-flannel --field-selector spec.nodeName={node}\n   ```\n\n   \
-         Check: on another node, {}.\n\n\
-         3. Pods that wait for an address get one by themselves; those with an address of elsewhere have to be deleted.\n\n   \
-         ```sh\n   kubectl delete pods --all-namespaces --field-selector spec.nodeName={node}\n   ```\n\n   \
-         Check: `kubectl get pods --all-namespaces -o wide --field-selector spec.nodeName={node}` shows addresses of {to}.\n\n",
+         Check: on another node, {}.\n\n",
         routes(blocks, node)
+    )?;
+    if moved.has_its_pods {
+        return write!(
+            page,
+            "Pods that wait for an address get one by themselves; all others have addresses of {to} already.\n\n"
+        );
+    }
+    write!(
+        page,
+        "3. Pods that wait for an address get one by themselves; those with an address of elsewhere have to be deleted.\n\n   \
+         ```sh\n   kubectl delete pods --all-namespaces --field-selector spec.nodeName={node}\n   ```\n\n   \
+         Check: `kubectl get pods --all-namespaces -o wide --field-selector spec.nodeName={node}` shows addresses of {to}.\n\n"
     )
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use podplane_ipam::audit::Pod;
+use podplane_ipam::{audit::Pod, figures::readable};
 
 use super::{Listed, node as node_object, pod as pod_object};
 use crate::{
@@ -57,7 +57,8 @@ pub(super) fn of_nodes(
             ),
             Some(_) | None => return None,
         };
-        let has = counted(capacity.unwrap_or_default(), "address", "addresses");
+        let exact = dump.node_named(name).and_then(|node| dump.capacity(node));
+        let has = counted(exact.unwrap_or_default(), "address", "addresses");
         let message = format!("node {name} has {has} for {}{wait}", pods(used));
         let waiting = waiting.iter().map(|pod| format!("Pod/{}/{}", pod.namespace, pod.name));
         let mut objects: Vec<_> = waiting.chain([node_object(name)]).collect();
@@ -74,12 +75,12 @@ pub(super) fn of_nodes(
 }
 
 fn pods(count: u64) -> String {
-    counted(count, "pod", "pods")
+    counted(count.into(), "pod", "pods")
 }
 
-fn counted(count: u64, one: &str, several: &str) -> String {
+fn counted(count: u128, one: &str, several: &str) -> String {
     let noun = if count == 1 { one } else { several };
-    format!("{count} {noun}")
+    format!("{} {noun}", readable(count))
 }
 
 /// Pods that wait for an address, by their node.

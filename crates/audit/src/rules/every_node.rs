@@ -1,0 +1,93 @@
+//! Findings about single nodes, and one line for what every node has.
+//!
+//! What is so on every node is more likely a wrong flag, or a network that works otherwise, than as
+//! many faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::of_node;
+use crate::{
+    dump::Dump,
+    expected::Expected,
+    finding::{Code, Finding, Severity},
+};
+
+/// Codes that every node has, of two or more.
+fn codes(dump: &Dump, expected: &Expected) -> BTreeSet<Code> {
+    let machines = dump.nodes.iter().filter(|node| !node.is_virtual);
+    let mut common: Option<BTreeSet<Code>> = None;
+    let mut count = 0;
+    for node in machines {
+        let own = of_node(node, dump, expected).into_iter();
+        let own: BTreeSet<Code> = own.map(|finding| finding.code).collect();
+        common = Some(match common {
+            Some(common) => common.intersection(&own).copied().collect(),
+            None => own,
+        });
+        count += 1;
+    }
+    common.filter(|_| count > 1).unwrap_or_default()
+}
+
+/// How bad a finding is that every node has: a contradiction to flags is for information, since the
+/// flags may be wrong; a contradiction within each node stays what it is.
+fn common_severity(code: Code, severity: Severity) -> Severity {
+    match code {
+        Code::PodCidrMismatch | Code::ServiceRangeOverlap => severity,
+        _ => Severity::Info,
+    }
+}
+
+/// The severity of a node's finding, in view of those of all nodes.
+pub(crate) fn severity(dump: &Dump, expected: &Expected) -> impl Fn(&Finding) -> Severity {
+    let common = codes(dump, expected);
+    move |finding| match common.contains(&finding.code) {
+        true => common_severity(finding.code, finding.severity),
+        false => finding.severity,
+    }
+}
+
+pub(super) fn findings(dump: &Dump, expected: &Expected) -> Vec<Finding> {
+    let common = codes(dump, expected);
+    let mut merged = BTreeMap::<Code, Finding>::new();
+    let mut findings = Vec::new();
+    let each = dump
+        .nodes
+        .iter()
+        .flat_map(|node| of_node(node, dump, expected));
+    for finding in each {
+        if !common.contains(&finding.code) {
+            findings.push(finding);
+            continue;
+        }
+        match merged.get_mut(&finding.code) {
+            Some(first) => first.objects.extend(finding.objects),
+            None => {
+                merged.insert(finding.code, finding);
+            }
+        }
+    }
+    let several = merged.into_values().map(|mut finding| {
+        finding.objects.sort_unstable();
+        finding.objects.dedup();
+        let count = finding.objects.len();
+        finding.severity = common_severity(finding.code, finding.severity);
+        finding.message = match finding.code {
+            Code::MissingPodCidr => {
+                format!("none of the {count} nodes has a block in {}", dump.network.name)
+            }
+            _ => format!("all {count} nodes: {}", finding.message),
+        };
+        if finding.severity == Severity::Info {
+            finding.repair = match finding.code {
+                Code::MissingPodCidr => {
+                    "if the network is to use podCIDRs, start the controller that assigns them (--allocate-node-cidrs)".into()
+                }
+                _ => "see whether the flag is right; if it is, --fail-on info --repair DIR writes how to change every node".into(),
+            };
+        }
+        finding
+    });
+    findings.extend(several);
+    findings
+}
