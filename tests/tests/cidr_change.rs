@@ -190,23 +190,46 @@ async fn a_network_of_somebody_elses_needs_no_pod_cidr() -> Result<()> {
 }
 
 /// Whatever the demo claims holds, or it fails.
-fn demo(part: &str) {
-    let flags = ["--part", part, "--timeout", "180s"];
-    let told = finish(&mut podplane(
-        ["demo", "cidr-change"].into_iter().chain(flags),
-    ))
-    .ok();
+fn demo(part: &str, ranges: &[&str]) -> String {
+    let flags = ["demo", "cidr-change", "--part", part, "--timeout", "180s"];
+    let told = finish(podplane(flags).args(ranges)).ok();
     assert!(told.contains("all claims hold"), "{told}");
+    told
 }
 
 #[test]
 fn story_b_from_the_fault_to_its_repair() {
     if peers::root() {
-        demo("fault");
+        demo("fault", &[]);
     }
 }
 
 #[test]
-fn story_b_without_the_fault() {
-    demo("remedy");
+fn story_b_without_the_fault_in_other_ranges() {
+    let told = demo(
+        "remedy",
+        &[
+            "--cluster-cidr",
+            "10.60.0.0/16",
+            "--pool-cidr",
+            "172.20.0.0/16",
+        ],
+    );
+    assert!(told.contains("--cluster-cidr 10.60.0.0/12"), "{told}");
+    assert!(
+        !told.contains("10.244.") && !told.contains("192.168."),
+        "{told}"
+    );
+}
+
+#[test]
+fn refuses_ranges_that_the_demo_cannot_play_with() {
+    let said = finish(&mut podplane([
+        "demo",
+        "cidr-change",
+        "--cluster-cidr",
+        "10.60.0.0/20",
+    ]))
+    .failed(2);
+    assert!(said.contains("must be a /16"), "{said}");
 }

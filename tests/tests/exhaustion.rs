@@ -23,6 +23,22 @@ fn demo(network: Network, mask: u8, policy: &str) {
     finish(&mut podplane(args)).ok();
 }
 
+#[test]
+fn the_ranges_are_those_of_the_flags() {
+    let flags = [
+        "--cluster-cidr",
+        "10.77.0.0/24",
+        "--service-cidr",
+        "10.78.0.0/24",
+        "--network",
+        "ledger",
+        "--node-cidr-mask-size",
+        "29",
+    ];
+    let told = finish(podplane(["demo", "exhaustion"]).args(flags)).ok();
+    assert!(told.contains("10.77.0."), "{told}");
+}
+
 macro_rules! demos {
     ($($name:ident: $network:ident, $mask:literal, $policy:literal;)*) => {
         $(#[test] fn $name() { demo(Network::$network, $mask, $policy); })*

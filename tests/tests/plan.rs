@@ -46,6 +46,103 @@ fn the_stories() -> Result<()> {
     Ok(())
 }
 
+/// A dump of the tests of the audit.
+fn dump(name: &str) -> String {
+    format!(
+        "{}/../crates/audit/tests/data/networks/{name}",
+        env!("CARGO_MANIFEST_DIR")
+    )
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_own_row_of_the_table() -> Result<()> {
+    for line in [
+        "",
+        "--max-pods 110",
+        "--max-pods 254",
+        "--node-cidr-mask-size 27",
+        "--node-cidr-mask-size 27 --max-pods 110",
+        "--node-cidr-mask-size 31",
+        "--nodes 300",
+        "--nodes 0",
+    ] {
+        let done = plan(&format!("{line} -o json"));
+        let json: Value = serde_json::from_str(&done.stdout)?;
+        let range = &json["ranges"][0];
+        let rows = range["alternatives"].as_array().into_iter().flatten();
+        let mut own = rows.filter(|row| row["nodeCIDRMaskSize"] == range["nodeCIDRMaskSize"]);
+        let fits = own.next().map(|row| row["fits"] == true);
+        assert_eq!(fits, Some(done.code == Some(0)), "{line}: {done:?}");
+        assert_eq!(json["fits"], done.code == Some(0), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn another_mask_comes_with_the_danger_for_a_live_cluster() {
+    let said = plan("--nodes 100").ok();
+    assert!(
+        said.contains("Best for the numbers:  10.244.0.0/18 in blocks of /25"),
+        "{said}"
+    );
+    assert!(said.contains("docs/cidr-change.md"), "{said}");
+    let said = plan("--nodes 100 --max-pods 200").ok();
+    assert!(!said.contains("On a live cluster"), "{said}");
+}
+
+#[test]
+fn ranges_to_add_to_a_live_cluster() -> Result<()> {
+    let from = |name: &str, more: &str| plan(&format!("--from {} {more} -o json", dump(name)));
+    let enough = from("cilium-kubernetes.yaml", "--cluster-cidr 10.244.0.0/16");
+    let json: Value = serde_json::from_str(&enough.ok())?;
+    assert_eq!(json["ranges"][0]["used"], 3);
+    assert_eq!(json["ranges"][0]["free"], 253);
+    let first = &json["families"][0]["additions"][0];
+    assert_eq!(first["cidr"], "10.245.0.0/16");
+    assert_eq!(
+        first["nodeCIDRMaskSize"], 24,
+        "the mask of the live cluster"
+    );
+    assert_eq!(
+        (&first["nodes"], &first["podsPerNode"]),
+        (&256.into(), &253.into())
+    );
+    assert_eq!(first["together"], "10.244.0.0/15");
+
+    let short = from(
+        "cilium-kubernetes.yaml",
+        "--cluster-cidr 10.244.0.0/22 --growth 100%/year --horizon 2",
+    );
+    assert_eq!(short.code, Some(1), "{short:?}");
+    let json: Value = serde_json::from_str(&short.stdout)?;
+    assert_eq!(json["nodesToServe"], 12);
+    assert_eq!(json["families"][0]["shortage"], 8);
+    let additions = json["families"][0]["additions"].as_array();
+    assert!(
+        additions
+            .into_iter()
+            .flatten()
+            .all(|one| one["nodes"].as_u64() >= Some(8)),
+        "{json:#}"
+    );
+
+    for (name, network) in [
+        ("calico.yaml", "IPPool"),
+        ("cilium-multi-pool.yaml", "CiliumPodIPPool"),
+    ] {
+        let json: Value = serde_json::from_str(&from(name, "").ok())?;
+        assert!(
+            json["how"]
+                .as_str()
+                .is_some_and(|how| how.contains(network)),
+            "{json:#}"
+        );
+    }
+    let none = from("eks.yaml", "").failed(2);
+    assert!(none.contains("Amazon VPC CNI"), "{none}");
+    Ok(())
+}
+
 #[test]
 fn exit_codes_for_a_pipeline() {
     for (line, code) in [
@@ -57,6 +154,10 @@ fn exit_codes_for_a_pipeline() {
         ("--nodes 200 --growth 20%/year --horizon 2", 1),
         ("--cluster-cidr 10.0.0.0/16 --service-cidr 10.0.0.0/8", 1),
         ("--cluster-cidr 10.244.0.0/12", 0),
+        // Rounded up: the 257th node needs a whole block.
+        ("--nodes 256 --growth 20%/year --horizon 0.001", 1),
+        ("--node-cidr-mask-size 31", 1),
+        ("--node-cidr-mask-size 30", 0),
         ("--cluster-cidr nonsense", 2),
         ("--cluster-cidr fd00::/40", 2),
         ("--service-cidr nonsense", 2),

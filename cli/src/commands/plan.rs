@@ -1,6 +1,8 @@
-//! `plan`: what an address plan comes to, before there is a cluster.
+//! `plan`: what an address plan comes to, before there is a cluster, or which ranges one can get besides.
 
-use std::process::ExitCode;
+mod live;
+
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
@@ -20,21 +22,28 @@ use crate::{
     report::UsageError,
 };
 
+/// The cluster CIDR of a plan that names none.
+const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
 /// Masks this far from the one in force are shown; all are in the JSON.
 const NEIGHBOURS: u8 = 4;
 
 /// Work out an address plan: nodes, pods, limits, overlaps, and what would be better
 ///
-/// Needs no cluster. Exits with 1 if the nodes (--nodes, or those at --horizon) or the pods of a node (--max-pods) that were asked for do
+/// Needs no cluster. With --from, it recommends free ranges to add to those of a live one. Exits with 1 if no pod can have an address, or if the nodes (--nodes, or those at --horizon) or the pods of a node (--max-pods) that were asked for do
 /// not fit, and with 2 if the controller would not start with the flags.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json"
+    group(clap::ArgGroup::new("count").args(["nodes", "from"]).multiple(true)),
+    after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json\n  podplane plan --from dump.json --cluster-cidr 10.244.0.0/16 --growth 20%/year --horizon 3"
 )]
 pub(crate) struct Args {
-    /// The range that nodes' blocks are cut from; one for each address family, separated by a comma
-    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
-    cluster_cidr: String,
+    /// Recommend free ranges to add to a live cluster, from what `kubectl get nodes,pods -A` printed; - for standard input. May be repeated
+    #[arg(long, value_name = "FILE")]
+    from: Vec<PathBuf>,
+
+    /// The range that nodes' blocks are cut from; one for each address family, separated by a comma [default: 10.244.0.0/16]
+    #[arg(long, value_name = "CIDR")]
+    cluster_cidr: Option<String>,
 
     /// Prefix length of a node's block, for a cluster of one address family [default: 24, IPv6: 64]
     #[arg(long, value_name = "BITS")]
@@ -70,7 +79,7 @@ pub(crate) struct Args {
     max_pods: Option<u64>,
 
     /// How the number of nodes grows: 20%/year, +50/month; also per day and week
-    #[arg(long, value_name = "RATE", requires = "nodes")]
+    #[arg(long, value_name = "RATE", requires = "count")]
     growth: Option<Growth>,
 
     /// For how many of these years, months, weeks or days the blocks have to last
@@ -107,7 +116,10 @@ impl Args {
     fn question(&self) -> Question {
         Question {
             flags: RangeFlags {
-                cluster_cidr: self.cluster_cidr.clone(),
+                cluster_cidr: self
+                    .cluster_cidr
+                    .clone()
+                    .unwrap_or_else(|| DEFAULT_CLUSTER_CIDR.into()),
                 node_cidr_mask_size: self.node_cidr_mask_size,
                 node_cidr_mask_size_ipv4: self.node_cidr_mask_size_ipv4,
                 node_cidr_mask_size_ipv6: self.node_cidr_mask_size_ipv6,
@@ -126,6 +138,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The controller would go on without such a range, and the API server would not start.
     let services = args.service_cidr.parse::<ServiceRanges>();
     services.map_err(|error| UsageError(error.to_string()))?;
+    if !args.from.is_empty() {
+        return live::run(args);
+    }
     let question = args.question();
     let plan = question.answer().map_err(|error| refused(&error))?;
     match args.output {
@@ -230,6 +245,7 @@ fn as_json(question: &Question, plan: &Plan) -> Value {
         "ranges": plan.ranges.iter().map(range).collect::<Vec<_>>(),
         "serviceCIDRs": plan.config.service_ranges,
         "nodeNetworks": question.node_networks.iter().map(IpNet::trunc).collect::<Vec<_>>(),
+        "liveCluster": plan.live_cluster,
         "recommended": plan.recommended.iter().map(recommended).collect::<Vec<_>>(),
     })
 }
@@ -276,9 +292,12 @@ fn sheet(question: &Question, plan: &Plan) -> String {
         "Best for the numbers",
         plan.recommended.iter().map(recommendation),
     );
+    if let Some(danger) = &plan.live_cluster {
+        sheet.field("On a live cluster", danger.clone());
+    }
     for range in &plan.ranges {
         sheet.table(
-            &format!("{} in other blocks", range.range.cidr()),
+            &format!("{} in other blocks (of a new cluster)", range.range.cidr()),
             &[
                 "",
                 "MASK",

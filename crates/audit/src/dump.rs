@@ -48,10 +48,10 @@ pub struct Node {
     pub pod_ips: Option<u64>,
     /// The object without its status, with [`Keep::Nodes`].
     pub object: Option<Map<String, Value>>,
-    /// Whether no machine of the cluster is behind it, as with virtual-kubelet and Fargate: its
+    /// A node without a machine of the cluster, as with virtual-kubelet and Fargate: its
     /// pods' addresses are the provider's.
     pub is_virtual: bool,
-    /// Whether it is one of GKE.
+    /// A node of GKE.
     pub is_gke: bool,
     /// `status.addresses` that are IP addresses of the cluster's side.
     pub addresses: Vec<IpAddr>,
@@ -95,7 +95,7 @@ impl Node {
         sorted(blocks(listed.chain([self.pod_cidr.as_str()])))
     }
 
-    /// How many pods its addresses serve: as reported, or as host-local counts its blocks.
+    /// The number of pods that its addresses serve: as reported, or as host-local counts its blocks.
     fn capacity(&self) -> Option<u128> {
         self.pod_ips.map(u128::from).or_else(|| {
             let blocks = self.blocks();
@@ -306,7 +306,7 @@ impl Dump {
         self.pending = outer.0;
     }
 
-    /// How many nodes and pods were read.
+    /// The numbers of nodes and pods that were read.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.nodes.len(), self.world.pods.len())
@@ -505,7 +505,7 @@ impl Dump {
         &self.network
     }
 
-    /// How many pods the node's addresses serve, if that is limited and known.
+    /// The number of pods that the node's addresses serve, if that is limited and known.
     pub(crate) fn capacity(&self, node: &Node) -> Option<u128> {
         match self.network.grows {
             true => node.pod_ips.map(u128::from),
@@ -537,7 +537,7 @@ fn no_object() -> Option<Value> {
     None
 }
 
-/// Whether a provider runs the node's pods elsewhere.
+/// Recognises nodes whose pods a provider runs elsewhere.
 fn is_virtual(item: &Item<'_>) -> bool {
     let labels = &item.metadata.0.labels.0;
     let is = |label: &Text<'_>, value: &str| label.as_str() == value;

@@ -23,7 +23,7 @@ pub struct Flags {
     pub node_cidr_mask_size_ipv6: Option<u8>,
     /// `--service-cluster-ip-range`: a range, or one for each family, comma separated.
     pub service_cidr: Option<String>,
-    /// Where pods' addresses come from. `None`: it is found out.
+    /// Source of pods' addresses. `None`: [`Network`](crate::Network) is detected.
     pub ipam: Option<IpamChoice>,
 }
 

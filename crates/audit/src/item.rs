@@ -67,7 +67,7 @@ pub(crate) struct Annotations<'a> {
     pub(crate) cilium_host: Text<'a>,
     #[serde(borrow, rename = "ovn.kubernetes.io/ip_address")]
     pub(crate) kube_ovn_address: Text<'a>,
-    /// Where the pods of a podplane node are, if it is not in its podCIDRs: ranges with commas.
+    /// Ranges, separated by commas, of a podplane node whose pods are not in its podCIDRs.
     #[serde(borrow, rename = "podplane.io/pod-ranges")]
     pub(crate) pod_ranges: Text<'a>,
 }

@@ -16,7 +16,7 @@ use crate::{
 
 pub(crate) use evidence::Evidence;
 
-/// Where the addresses of pods come from, if the user says so.
+/// Source of pods' addresses, as the user states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpamChoice {
     /// Blocks in `spec.podCIDRs` of nodes.
@@ -25,7 +25,7 @@ pub enum IpamChoice {
     Own,
 }
 
-/// Where the blocks of nodes are.
+/// Place of the blocks of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ipam {
     /// In `spec.podCIDRs` of nodes.
@@ -49,10 +49,10 @@ pub struct Network {
     pub reason: String,
     #[serde(skip)]
     pub(crate) ipam: Ipam,
-    /// Whether nodes get further blocks when theirs are full.
+    /// Set if nodes get further blocks when theirs are full.
     #[serde(skip)]
     pub(crate) grows: bool,
-    /// Whether podCIDRs are ranges of cloud instances, and only the cloud can change them.
+    /// Set if podCIDRs are ranges of cloud instances, which only the cloud can change.
     #[serde(skip)]
     pub(crate) is_of_cloud: bool,
 }
@@ -119,7 +119,7 @@ impl Marker {
         }
     }
 
-    /// Whether it always has addresses of its own, and never takes podCIDRs.
+    /// True for networks that always have addresses of their own.
     const fn never_uses_pod_cidr(self) -> bool {
         matches!(self, Self::VpcCni | Self::KubeOvn | Self::Weave | Self::Aws)
     }
@@ -137,7 +137,7 @@ impl System {
         }
     }
 
-    /// Where it records the blocks of nodes.
+    /// The objects in which it records the blocks of nodes.
     const fn place(self) -> &'static str {
         match self {
             Self::Cilium => "CiliumNodes",
@@ -273,7 +273,7 @@ impl Network {
         }
     }
 
-    /// Whether the blocks of nodes are their podCIDRs.
+    /// True if the blocks of nodes are their podCIDRs.
     #[must_use]
     pub fn uses_pod_cidr(&self) -> bool {
         self.ipam == Ipam::PodCidr
@@ -288,7 +288,7 @@ impl Network {
         }
     }
 
-    /// Why a rule does not apply, if it does not.
+    /// The reason for which a rule does not apply; `None` if it does.
     pub(crate) fn excludes(&self, code: Code) -> Option<String> {
         use Code::{
             ForeignPodCidr, IpCapacity, MissingPodCidr, PodCidrMismatch, PodOutsideBlock,
@@ -316,7 +316,7 @@ impl Network {
         })
     }
 
-    /// How to give a node another block.
+    /// Advice on giving a node another block.
     pub(crate) fn another_block(&self) -> &'static str {
         match self.ipam {
             Ipam::PodCidr if self.is_of_cloud => {
@@ -338,7 +338,7 @@ impl Network {
         }
     }
 
-    /// Why no repair can be written for the network, if none can.
+    /// The reason for which no repair can be written; `None` if one can.
     pub(crate) fn refuses_repair(&self) -> Option<String> {
         if self.is_of_cloud {
             return Some(

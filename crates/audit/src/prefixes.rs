@@ -37,7 +37,7 @@ impl Prefixes {
         self.containing(ip).next().is_some()
     }
 
-    /// Whether one of the prefixes contains the block.
+    /// True if one of the prefixes contains the block.
     pub(crate) fn has_block(&self, block: &IpNet) -> bool {
         self.containing(block.addr()).any(|net| net.contains(block))
     }

@@ -72,7 +72,7 @@ pub(crate) struct AllocationRecord {
     pub(crate) ip: IpAddr,
     pub(crate) owner: AddressOwner,
     pub(crate) object: String,
-    /// Whether the address is one of `status.podIPs` of the pod that has it.
+    /// Set if the address is one of `status.podIPs` of the pod that has it.
     pub(crate) is_primary: bool,
 }
 

@@ -68,7 +68,7 @@ pub struct Move {
     pub why: Vec<String>,
     /// How many pods with an address of their own are on it.
     pub pods: u64,
-    /// Whether these pods have addresses of the new blocks already.
+    /// Set if these pods have addresses of the new blocks already.
     pub has_its_pods: bool,
     object: Option<Map<String, Value>>,
 }

@@ -136,7 +136,7 @@ fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
     Code::ALL.map(|code| (code.as_str(), of(code))).into()
 }
 
-/// Whether sizes of blocks are checked.
+/// The state of the check of blocks' sizes.
 fn sizes(expected: &Expected) -> String {
     let inferred = expected
         .masks

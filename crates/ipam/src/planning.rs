@@ -2,6 +2,7 @@
 //!
 //! Everything follows from [`Question::answer`]; texts for people are in [`Plan::warnings`], numbers in the rest.
 
+mod addition;
 mod growth;
 mod recommend;
 mod warnings;
@@ -14,6 +15,7 @@ use crate::{
     pool::AddressRange,
 };
 
+pub use addition::{Addition, additions};
 pub use growth::{Growth, InvalidGrowth, Period};
 pub use recommend::{Alternative, Recommended};
 
@@ -60,6 +62,8 @@ pub struct Plan {
     pub recommended: Vec<Recommended>,
     /// What people should be told, worst first.
     pub warnings: Vec<String>,
+    /// The danger of the recommendation for a live cluster; absent if that keeps its mask.
+    pub live_cluster: Option<String>,
     /// What was asked for and is not there. Empty: everything fits.
     pub misfits: Vec<String>,
 }
@@ -110,6 +114,7 @@ impl Question {
         let need = Need {
             max_pods,
             nodes: self.nodes_to_serve(),
+            asked_pods: self.max_pods,
         };
         let ranges: Vec<_> = config
             .ranges
@@ -138,6 +143,7 @@ impl Question {
             nodes_to_serve: need.nodes,
             recommended,
             warnings: Vec::new(),
+            live_cluster: None,
             misfits: Vec::new(),
             config,
             ranges,
@@ -145,6 +151,7 @@ impl Question {
         plan.first_limit = self.first_limit(&plan);
         plan.misfits = self.misfits(&plan);
         plan.warnings = warnings::of(self, &plan);
+        plan.live_cluster = warnings::live_cluster(&plan);
         Ok(plan)
     }
 
@@ -193,7 +200,9 @@ impl Question {
                 growth.period().amount(horizon)
             ));
         }
-        if let Some(asked) = self.max_pods
+        if plan.pods_per_node == 0 {
+            misfits.push("no pod can have an address".to_owned());
+        } else if let Some(asked) = self.max_pods
             && plan.pods_per_node < u128::from(asked)
         {
             misfits.push(format!(
@@ -210,6 +219,16 @@ impl Question {
 struct Need {
     nodes: Option<u64>,
     max_pods: u64,
+    /// The pods of a node that have to fit; the kubelet's default does not.
+    asked_pods: Option<u64>,
+}
+
+impl Need {
+    /// True if blocks serve what was asked for: at least one node, and one pod on each.
+    fn is_met_by(&self, max_nodes: u64, pods_per_node: u128) -> bool {
+        max_nodes >= self.nodes.unwrap_or(1).max(1)
+            && pods_per_node >= self.asked_pods.unwrap_or(1).max(1).into()
+    }
 }
 
 /// The addresses of a block; saturates for the whole of IPv6.

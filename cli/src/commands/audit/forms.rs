@@ -48,12 +48,20 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
         pods.unscheduled,
         pods.finished
     ))?;
-    output::line(format!(
-        "addresses: {} of {} used, {} free",
-        readable(summary.addresses.used),
-        readable(summary.addresses.capacity),
-        readable(summary.addresses.free)
-    ))?;
+    let addresses = &summary.addresses;
+    let knows_capacity = summary
+        .checks
+        .get("ip-capacity")
+        .is_none_or(|check| check == "on");
+    output::line(match knows_capacity {
+        true => format!(
+            "addresses: {} of {} used, {} free",
+            readable(addresses.used),
+            readable(addresses.capacity),
+            readable(addresses.free)
+        ),
+        false => format!("addresses: {} used", readable(addresses.used)),
+    })?;
     for blocks in &summary.blocks {
         output::line(format!(
             "blocks of {} in /{}: {} of {} used, {} reserved, {} free",

@@ -60,7 +60,7 @@ pub(crate) struct Args {
     )]
     service_cidr: Option<String>,
 
-    /// Where pods get their addresses from
+    /// Source of pods' addresses
     #[arg(long, value_enum, value_name = "IPAM", default_value = "auto")]
     ipam: IpamFlag,
 

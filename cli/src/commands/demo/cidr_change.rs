@@ -3,6 +3,7 @@
 mod blocks;
 mod fault;
 mod objects;
+mod ranges;
 mod remedy;
 mod stage;
 
@@ -11,11 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ipnet::Ipv4Net;
 use podplane_telemetry::shutdown;
 
-use self::stage::Stage;
+use self::{ranges::DemoRanges, stage::Stage};
 use super::super::duration;
-use crate::{cluster::settings::Network, global::block_on, output};
+use crate::{cluster::settings::Network, global::block_on, output, report::UsageError};
 
 /// How many nodes there are, and how many blocks for them at first.
 const NODES: usize = 300;
@@ -35,12 +37,20 @@ const ALL_NODES: usize = 500;
 /// prints, every claim is checked: exits with 1 if one does not hold.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane demo cidr-change\n  podplane demo cidr-change --part remedy"
+    after_help = "Examples:\n  podplane demo cidr-change\n  podplane demo cidr-change --part remedy\n  podplane demo cidr-change --cluster-cidr 10.60.0.0/16 --pool-cidr 172.20.0.0/16"
 )]
 pub(super) struct CidrChange {
     /// Which of the two histories
     #[arg(long, value_enum, value_name = "PART", default_value = "all")]
     part: Part,
+
+    /// The cluster CIDR at first, a /16; it becomes the /12 around it
+    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
+    cluster_cidr: Ipv4Net,
+
+    /// The range of the IPAM that does not use podCIDR, a /17 or larger
+    #[arg(long, value_name = "CIDR", default_value = "192.168.0.0/16")]
+    pool_cidr: Ipv4Net,
 
     /// Whether the pods of three nodes get real interfaces; those of the others have addresses alone
     #[arg(long, value_enum, value_name = "MODE", default_value = "kernel")]
@@ -63,15 +73,16 @@ enum Part {
 
 pub(super) fn run(demo: &CidrChange) -> anyhow::Result<ExitCode> {
     let (mut failed, started) = (0, Instant::now());
+    let ranges = DemoRanges::new(demo.cluster_cidr, demo.pool_cidr).map_err(UsageError)?;
     block_on(async {
         if demo.part != Part::Remedy {
             output::line("\n=== With Kubernetes' own allocator (--compat upstream) ===")?;
-            let mut stage = Stage::open("upstream", demo.network, demo.timeout)?;
+            let mut stage = Stage::open("upstream", ranges, demo.network, demo.timeout)?;
             failed += played(&mut stage, async |stage| fault::play(stage).await).await?;
         }
         if demo.part != Part::Fault {
             output::line("\n=== The same with podplane's allocator ===")?;
-            let mut stage = Stage::open("none", Network::Ledger, demo.timeout)?;
+            let mut stage = Stage::open("none", ranges, Network::Ledger, demo.timeout)?;
             failed += played(&mut stage, async |stage| remedy::play(stage).await).await?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
+use ipnet::Ipv4Net;
 use podplane_api::{
     Object as _, ObjectKey,
     core::{Container, Event, Pod, PodSpec},
@@ -37,12 +38,20 @@ const OTHER_PODS: usize = 9;
 /// with resource it counts addresses. Exits with 0 if everything happened as it should with that policy.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off\n  podplane demo exhaustion --node-cidr-mask-size 29 --ip-policy resource"
+    after_help = "Examples:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off\n  podplane demo exhaustion --node-cidr-mask-size 29 --ip-policy resource\n  podplane demo exhaustion --cluster-cidr 10.77.0.0/24 --service-cidr 10.78.0.0/24"
 )]
 pub(super) struct Exhaustion {
     /// Prefix length of the node's block: 30 leaves 1 address for pods, 29 leaves 5
     #[arg(long, value_name = "BITS", default_value_t = 30, value_parser = clap::value_parser!(u8).range(28..=32))]
     node_cidr_mask_size: u8,
+
+    /// The range that the node's block is cut from
+    #[arg(long, value_name = "CIDR", default_value = "10.255.0.0/19")]
+    cluster_cidr: Ipv4Net,
+
+    /// The range of services
+    #[arg(long, value_name = "CIDR", default_value = "10.255.31.0/24")]
+    service_cidr: Ipv4Net,
 
     /// How the addresses of the node limit its pods
     #[arg(long, value_enum, value_name = "POLICY", default_value = "resource")]
@@ -65,9 +74,9 @@ pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(temporary.path())?;
     let settings = Settings {
         nodes: 1,
-        cluster_cidr: "10.255.0.0/19".into(),
+        cluster_cidr: demo.cluster_cidr.to_string(),
         node_cidr_mask_size: Some(demo.node_cidr_mask_size),
-        service_cluster_ip_range: "10.255.31.0/24".into(),
+        service_cluster_ip_range: demo.service_cidr.to_string(),
         network: demo.network,
         ip_policy: demo.ip_policy,
         cni_template: Template::Kubenet,

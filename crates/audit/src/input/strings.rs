@@ -26,7 +26,7 @@ impl<R: Read> ShortStrings<R> {
         }
     }
 
-    /// How many bytes were left out so far.
+    /// The number of bytes that were left out so far.
     pub(super) fn dropped(&self) -> u64 {
         self.scanner.dropped
     }
@@ -48,7 +48,7 @@ impl<R: Read> Read for ShortStrings<R> {
     }
 }
 
-/// What is known of the text up to here.
+/// Position in the text: inside or outside of strings, escapes and surrogate pairs.
 #[derive(Debug, Default)]
 struct Scanner {
     is_in_string: bool,

@@ -72,7 +72,7 @@ struct Lines<R> {
     reader: R,
     /// The first line of the next document, read already.
     held: Vec<u8>,
-    /// Whether documents followed one another without a `---`.
+    /// Set once documents followed one another without a `---`.
     has_run_on: bool,
 }
 

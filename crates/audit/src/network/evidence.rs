@@ -1,4 +1,4 @@
-//! Where the addresses of live pods lie.
+//! Evidence for the network: the places of live pods' addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -163,7 +163,7 @@ fn explanations<'a>(nodes: &BTreeMap<&str, &Node>, records: &'a Records) -> Vec<
     all
 }
 
-/// Whether most nodes have exactly their podCIDRs in these records, as with Cilium's IPAM mode
+/// True if most nodes have exactly their podCIDRs in these records, as with Cilium's IPAM mode
 /// `kubernetes`: then these are copies.
 fn repeats_pod_cidrs(blocks: &BTreeMap<&str, Vec<IpNet>>, nodes: &BTreeMap<&str, &Node>) -> bool {
     let is_same = |(node, blocks): (&&str, &Vec<IpNet>)| {

@@ -1,4 +1,4 @@
-//! Where the pods of each node live: a node is best given the block that its pods have addresses of.
+//! The addresses of each node's pods: a node is best given the block that these lie in.
 
 use std::{cmp::Reverse, collections::BTreeMap, net::IpAddr};
 
@@ -28,13 +28,13 @@ impl<'a> Residents<'a> {
         self.0.get(node).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// How many addresses of the node's pods lie in the block.
+    /// The number of addresses of the node's pods in the block.
     pub(super) fn inside(&self, node: &str, block: &IpNet) -> u64 {
         let inside = self.of(node).iter().filter(|ip| block.contains(*ip));
         inside.count() as u64
     }
 
-    /// Whether the node has pods, and all of them have addresses of these blocks.
+    /// True if the node has pods, and all of them have addresses of these blocks.
     pub(super) fn are_all_in(&self, node: &str, blocks: &[IpNet]) -> bool {
         let addresses = self.of(node);
         let is_in = |ip: &IpAddr| blocks.iter().any(|block| block.contains(ip));

@@ -96,7 +96,7 @@ impl<'a> Index<'a> {
         &self.dump.records.allocations
     }
 
-    /// Whether the pod is live and reports the address.
+    /// True if the owner is a live pod that reports the address.
     fn reports(&self, owner: &AddressOwner, ip: IpAddr) -> bool {
         let AddressOwner::Pod(key) = owner else {
             return false;

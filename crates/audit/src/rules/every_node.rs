@@ -1,7 +1,6 @@
 //! Findings about single nodes, and one line for what every node has.
 //!
-//! What is so on every node is more likely a wrong flag, or a network that works otherwise, than as
-//! many faults.
+//! A wrong flag, or a network that works otherwise, is more likely than the same fault on each node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +28,7 @@ fn codes(dump: &Dump, expected: &Expected) -> BTreeSet<Code> {
     common.filter(|_| count > 1).unwrap_or_default()
 }
 
-/// How bad a finding is that every node has: a contradiction to flags is for information, since the
+/// The severity of a finding that every node has: a contradiction to flags is for information, since the
 /// flags may be wrong; a contradiction within each node stays what it is.
 fn common_severity(code: Code, severity: Severity) -> Severity {
     match code {

@@ -103,7 +103,8 @@ impl Growth {
         self.period
     }
 
-    /// How many whole nodes `nodes` have become after so many periods. Saturates.
+    /// The number that `nodes` have become after so many periods, rounded up: a node that is there in
+    /// part needs a whole block. Saturates.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -116,8 +117,8 @@ impl Growth {
             Amount::Percent(share) => start * (1.0 + share / 100.0).powf(periods),
             Amount::Nodes(each) => start + each * periods,
         };
-        // A hair is added, for 100 nodes at 10 % are 110 and not 109.999….
-        (grown + 1e-6).floor() as u64
+        // A hair is taken off, for 100 nodes at 10 % are 110 and not 110.000…1.
+        (grown - 1e-6).ceil() as u64
     }
 
     /// After how many periods `nodes` are as many as `limit`; 0 if they are already. Infinite if they never are.
@@ -172,6 +173,8 @@ mod tests {
     fn a_share_is_compound_and_a_number_is_not() {
         assert_eq!(growth("10%/year").after(100, 2.0), 121);
         assert_eq!(growth("+50/month").after(100, 2.0), 200);
+        assert_eq!(growth("+50/month").after(100, 0.01), 101);
+        assert_eq!(growth("20%/year").after(256, 0.001), 257);
         assert_eq!(growth("+50/month").reaches(100, 200), 2.0);
         assert!((growth("10%/year").reaches(100, 121) - 2.0).abs() < 1e-9);
         assert_eq!(growth("10%/year").reaches(300, 256), 0.0);

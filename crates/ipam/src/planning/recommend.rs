@@ -22,7 +22,7 @@ pub struct Alternative {
     pub pods_per_node: u128,
     /// Addresses in the nodes' blocks that no pod has when every node runs as many as it may. Saturates.
     pub addresses_wasted: u128,
-    /// Whether it has room for the nodes and for the pods of each.
+    /// Whether it has room for the nodes and for the pods of each that were asked for.
     pub fits: bool,
 }
 
@@ -72,7 +72,7 @@ fn alternative(range: &ClusterRange, config: &RangeConfig, need: Need) -> Altern
         max_nodes,
         pods_per_node,
         addresses_wasted: wasted.saturating_mul(max_nodes.into()),
-        fits: max_nodes >= need.nodes.unwrap_or(1) && pods_per_node >= need.max_pods.into(),
+        fits: need.is_met_by(max_nodes, pods_per_node),
     }
 }
 
@@ -158,7 +158,7 @@ fn smallest_of(
 }
 
 /// Where ranges of pods may be: private networks, that of `wanted` first.
-fn homes(wanted: &IpNet) -> Vec<IpNet> {
+pub(super) fn homes(wanted: &IpNet) -> Vec<IpNet> {
     let net = |address: IpAddr, length| IpNet::new_assert(address, length);
     let mut homes = match Family::of(wanted) {
         Family::V4 => vec![

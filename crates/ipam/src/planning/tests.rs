@@ -361,10 +361,19 @@ proptest! {
     fn it_fits_exactly_if_nothing_is_missing(question in questions()) {
         let plan = question.answer().unwrap();
         let fits = plan.max_nodes >= question.nodes.unwrap_or(0).max(1)
-            && plan.pods_per_node >= u128::from(question.max_pods.unwrap_or(0));
+            && plan.pods_per_node >= u128::from(question.max_pods.unwrap_or(0).max(1));
         prop_assert_eq!(plan.misfits.is_empty(), fits);
         let own = plan.ranges[0].alternatives.iter().find(|other| other.node_mask == plan.ranges[0].range.node_mask());
         prop_assert_eq!(own.unwrap().max_nodes, plan.max_nodes);
+        prop_assert_eq!(own.unwrap().fits, fits);
+    }
+
+    #[test]
+    fn another_mask_is_recommended_with_its_danger(question in questions()) {
+        let plan = question.answer().unwrap();
+        let mask = plan.recommended[0].node_mask;
+        let differs = mask.is_some_and(|mask| mask != plan.ranges[0].range.node_mask());
+        prop_assert_eq!(plan.live_cluster.is_some(), differs);
     }
 
     #[test]

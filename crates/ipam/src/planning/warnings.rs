@@ -92,6 +92,20 @@ fn node_networks(range: &RangePlan, networks: &[IpNet], warnings: &mut Vec<Strin
     }));
 }
 
+/// The danger of another mask on a live cluster, where one is recommended.
+pub(super) fn live_cluster(plan: &Plan) -> Option<String> {
+    let differs = plan.ranges.iter().any(|range| {
+        let mut recommended = plan.recommended.iter();
+        let same = recommended.find(|one| one.family == range.range.family());
+        let mask = same.and_then(|one| one.node_mask);
+        mask.is_some_and(|mask| mask != range.range.node_mask())
+    });
+    differs.then(|| {
+        "keep its mask: after a change, Kubernetes' allocator gives blocks twice (docs/cidr-change.md); plan --from DUMP recommends ranges to add instead"
+            .to_owned()
+    })
+}
+
 /// Ranges that hosts do not route, or that are somebody's on the Internet.
 fn special(range: &RangePlan, warnings: &mut Vec<String>) {
     let cluster = range.range.cidr();

@@ -30,10 +30,6 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
     repair(stage).await
 }
 
-fn net(text: &str) -> anyhow::Result<IpNet> {
-    Ok(text.parse()?)
-}
-
 /// Every node's agent that is not there yet.
 async fn agents(stage: &Stage) -> anyhow::Result<()> {
     let seen = stage.seen().await?;
@@ -138,7 +134,10 @@ pub(super) async fn flannel(stage: &mut Stage) -> anyhow::Result<()> {
 
 /// Phase 2: a larger range, and larger blocks.
 pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.scene("the cluster CIDR becomes 10.244.0.0/12, in blocks of /16")?;
+    let larger = stage.ranges.larger();
+    stage.scene(&format!(
+        "the cluster CIDR becomes {larger}, in blocks of /16"
+    ))?;
     stage.show("node-299 is switched off for the time being")?;
     // With its pod, which else waits for the node to come back, and gets an address of the first block that is tried below.
     let own = format!("agent-{}", number(LATE));
@@ -147,7 +146,7 @@ pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
     let plan = [
         "plan",
         "--cluster-cidr",
-        "10.244.0.0/12",
+        &larger,
         "--node-cidr-mask-size",
         "16",
         "--nodes",
@@ -163,7 +162,7 @@ pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
         .must(&[
             "restart",
             "--cluster-cidr",
-            "10.244.0.0/12",
+            &larger,
             "--node-cidr-mask-size",
             "16",
         ])
@@ -177,9 +176,10 @@ pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
             },
         )
         .await?;
+    let wide = stage.ranges.cluster();
     stage.claim(
-        seen.blocks().holder(net("10.244.0.0/16")?).is_none(),
-        "the sixteenth, 10.244.0.0/16, has all the old blocks in it",
+        seen.blocks().holder(wide).is_none(),
+        &format!("the sixteenth, {wide}, has all the old blocks in it"),
     )
 }
 
@@ -194,18 +194,19 @@ fn warnings(plan: &str) -> String {
 /// Phase 3: one old node is replaced, and then the blocks become small again.
 async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
     let seen = stage.seen().await?;
-    let wide = net("10.244.0.0/16")?;
+    let wide = stage.ranges.cluster();
     // Not one of the first blocks, which are needed below.
     let blocks = seen.blocks();
-    let Some(old) = blocks.holder(net("10.244.200.0/24")?) else {
-        anyhow::bail!("no node has 10.244.200.0/24")
+    let old_block = stage.ranges.old_block();
+    let Some(old) = blocks.holder(old_block) else {
+        anyhow::bail!("no node has {old_block}")
     };
     stage.scene(&format!("one of the old nodes, {old}, is replaced"))?;
     stage.must(&["delete", "node", old]).await?;
     stage.must_apply("node.yaml", &[node(old)]).await?;
     let seen = stage
         .until(
-            "10.244.0.0/16 is given to a node, though 255 others have a block of /24 in it",
+            &format!("{wide} is given to a node, though 255 others have a block of /24 in it"),
             |seen| {
                 let blocks = seen.blocks();
                 blocks.holder(wide).is_some_and(|holder| {
@@ -237,7 +238,7 @@ async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
 
 /// Phase 4: the node with the wide block over the old ones is replaced.
 async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
-    let wide = net("10.244.0.0/16")?;
+    let wide = stage.ranges.cluster();
     let seen = stage.seen().await?;
     let blocks = seen.blocks();
     let Some(holder) = blocks.holder(wide).map(str::to_owned) else {
@@ -428,7 +429,7 @@ async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
         .iter()
         .flat_map(|(_, names)| younger(&seen.nodes, names))
         .collect();
-    // The controller takes the blocks below 10.244.0.0/16 for free, so no new node may come before this is over; room is in a wide block
+    // The controller takes the blocks below the first range for free, so no new node may come before this is over; room is in a wide block
     // whose node is given a small one with the others.
     let Some((roomy, room)) = blocks.of_length(16).into_iter().next() else {
         anyhow::bail!("no node has a wide block")

@@ -1,15 +1,10 @@
 //! The files that the demo applies and places.
 
-use std::net::Ipv4Addr;
-
 use serde_json::{Value, json};
 
 /// An IPAM of its own for a node: a small block out of a pool that has nothing to do with podCIDR, as Calico gives its nodes.
-pub(super) fn pool_of(node: usize) -> anyhow::Result<Value> {
-    // 192.168.0.0/16 in blocks of /26, which are Calico's defaults.
-    let first = u32::from(Ipv4Addr::new(192, 168, 0, 0)) + u32::try_from(node)? * 64;
-    let subnet = format!("{}/26", Ipv4Addr::from(first));
-    Ok(json!({
+pub(super) fn pool_of(subnet: &str) -> Value {
+    json!({
         "cniVersion": "1.0.0",
         "name": "pool",
         "plugins": [{
@@ -22,7 +17,7 @@ pub(super) fn pool_of(node: usize) -> anyhow::Result<Value> {
                 "routes": [{"dst": "0.0.0.0/0"}],
             },
         }],
-    }))
+    })
 }
 
 /// A pod that belongs to one node, as those of DaemonSets do.

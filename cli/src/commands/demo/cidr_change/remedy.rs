@@ -52,9 +52,10 @@ fn is_sound(seen: &Seen) -> bool {
 /// One of the nodes that had their blocks before they became wide.
 async fn an_old_node(stage: &Stage) -> anyhow::Result<String> {
     let blocks = stage.seen().await?.blocks();
-    let old = blocks.holder("10.244.200.0/24".parse()?);
+    let block = stage.ranges.old_block();
+    let old = blocks.holder(block);
     old.map(str::to_owned)
-        .context("no node has 10.244.200.0/24")
+        .with_context(|| format!("no node has {block}"))
 }
 
 /// The old blocks do not fit the new flags, and the operator is told so.
@@ -73,9 +74,10 @@ async fn replaced(stage: &mut Stage) -> anyhow::Result<()> {
     stage.must_apply("node.yaml", &[node(&old)]).await?;
     stage.told(&old, "CIDRNotAvailable").await?;
     let blocks = stage.seen().await?.blocks();
+    let wide = stage.ranges.cluster();
     stage.claim(
-        blocks.holder("10.244.0.0/16".parse()?).is_none(),
-        "nobody is given 10.244.0.0/16 while 255 nodes have blocks in it",
+        blocks.holder(wide).is_none(),
+        &format!("nobody is given {wide} while 255 nodes have blocks in it"),
     )?;
     audit(stage).await
 }
@@ -126,7 +128,7 @@ async fn narrow(stage: &mut Stage) -> anyhow::Result<()> {
 async fn refused(stage: &mut Stage) -> anyhow::Result<()> {
     stage.scene("a node with the block of another is applied by hand")?;
     let mut twin = node("twin");
-    twin["spec"]["podCIDR"] = "10.244.0.0/24".into();
+    twin["spec"]["podCIDR"] = stage.ranges.first_block().to_string().into();
     let output = stage.apply("twin.yaml", &[twin]).await?;
     stage.show(&String::from_utf8_lossy(&output.stderr))?;
     stage.claim(

@@ -19,7 +19,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::{blocks::Blocks, objects};
+use super::{blocks::Blocks, objects, ranges::DemoRanges};
 use crate::{
     cluster::{
         data_dir::DataDir,
@@ -57,6 +57,7 @@ pub(super) struct Stage {
     failed: usize,
     /// How many nodes were added.
     pub(super) nodes: usize,
+    pub(super) ranges: DemoRanges,
 }
 
 /// The cluster at one moment.
@@ -97,7 +98,12 @@ impl Seen {
 }
 
 impl Stage {
-    pub(super) fn open(compat: &str, network: Network, timeout: Duration) -> anyhow::Result<Self> {
+    pub(super) fn open(
+        compat: &str,
+        ranges: DemoRanges,
+        network: Network,
+        timeout: Duration,
+    ) -> anyhow::Result<Self> {
         let temporary = tempfile::Builder::new()
             .prefix("podplane-demo-")
             .tempdir()
@@ -105,7 +111,7 @@ impl Stage {
         let dir = DataDir::new(temporary.path())?;
         let settings = Settings {
             nodes: 0,
-            cluster_cidr: "10.244.0.0/16".into(),
+            cluster_cidr: ranges.cluster().to_string(),
             node_cidr_mask_size: Some(24),
             network,
             compat: compat.parse()?,
@@ -126,6 +132,7 @@ impl Stage {
             started: Instant::now(),
             failed: 0,
             nodes: 0,
+            ranges,
         })
     }
 
@@ -395,14 +402,16 @@ impl Stage {
     /// Installs the network that does not use podCIDR on nodes, before their kubelets begin.
     pub(super) fn install_pool(&self, nodes: std::ops::Range<usize>) -> anyhow::Result<()> {
         self.say(&format!(
-            "# nodes/node-{}…{}/net.d/{POOL}: host-local in a /26 of 192.168.0.0/16 each, as Calico's IPAM",
+            "# nodes/node-{}…{}/net.d/{POOL}: host-local in a /26 of {} each, as Calico's IPAM",
             nodes.start,
-            nodes.end - 1
+            nodes.end - 1,
+            self.ranges.pool()
         ))?;
         for number in nodes {
             let net_d = self.net_d(&format!("node-{number}"));
             fs::create_dir_all(&net_d).with_context(|| format!("make {}", net_d.display()))?;
-            let text = serde_json::to_vec_pretty(&objects::pool_of(number)?)?;
+            let text =
+                serde_json::to_vec_pretty(&objects::pool_of(&self.ranges.subnet_of(number)?))?;
             let path = net_d.join(POOL);
             fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
         }

@@ -1,0 +1,314 @@
+//! `plan --from`: which ranges can be added to those of a live cluster.
+
+use std::{fs::File, io, path::Path, process::ExitCode};
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use podplane_audit::{Collector, Dump, Expected, Flags, Keep, LiveRange, LiveRanges};
+use podplane_ipam::{
+    ClusterRange, Family,
+    figures::readable,
+    free_runs,
+    planning::{Addition, DEFAULT_MAX_PODS, additions},
+};
+use serde_json::{Value, json};
+
+use super::{Args, Format, integer};
+use crate::{
+    output::{self, sheet::Sheet},
+    report::{Unusable, UsageError},
+};
+
+/// The reason to keep the mask.
+const KEEP_THE_MASK: &str = "keep the mask of this live cluster: after a change of it, Kubernetes' allocator gives blocks twice (docs/cidr-change.md)";
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let flags = Flags {
+        cluster_cidr: args.cluster_cidr.clone(),
+        node_cidr_mask_size: args.node_cidr_mask_size,
+        node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
+        node_cidr_mask_size_ipv6: args.node_cidr_mask_size_ipv6,
+        service_cidr: Some(args.service_cidr.clone()).filter(|range| !range.is_empty()),
+        ipam: None,
+    };
+    let dump = read(&args.from, &flags).map_err(Unusable)?;
+    let expected = Expected::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
+    let network = dump.network();
+    let Some(live) = dump.live_ranges(&expected) else {
+        return Err(Unusable(anyhow::anyhow!(
+            "this network ({}: {}) has no ranges that blocks are cut from: add subnets where it takes addresses from",
+            network.name,
+            network.reason
+        ))
+        .into());
+    };
+    if live.ranges.is_empty() {
+        return Err(Unusable(anyhow::anyhow!(
+            "no node has a block, and no --cluster-cidr was given: there is no range to add to"
+        ))
+        .into());
+    }
+    let plan = LivePlan::new(args, &live);
+    match args.output {
+        Format::Table => output::line(plan.sheet(&dump))?,
+        Format::Json => output::json(&plan.as_json(&dump))?,
+    }
+    Ok(match plan.shortages().next() {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
+    })
+}
+
+fn read(files: &[std::path::PathBuf], flags: &Flags) -> anyhow::Result<Dump> {
+    let mut collector = Collector::new(Keep::Fields);
+    for file in files {
+        let name_it = || format!("read {}", file.display());
+        if file == Path::new("-") {
+            collector
+                .read(io::stdin().lock())
+                .context("read standard input")?;
+        } else {
+            collector
+                .read(File::open(file).with_context(name_it)?)
+                .with_context(name_it)?;
+        }
+    }
+    let dump = collector.finish(flags);
+    let (nodes, pods) = dump.counts();
+    anyhow::ensure!(
+        nodes > 0 && pods > 0,
+        "there are {nodes} nodes and {pods} pods in the input: pass what `kubectl get nodes,pods -A -o json` prints"
+    );
+    Ok(dump)
+}
+
+/// A range of the cluster, and how much of it is used.
+struct RangeUsage {
+    range: ClusterRange,
+    source: String,
+    used: u64,
+    free: u64,
+}
+
+/// What one address family lacks, and what would give it.
+struct FamilyPlan {
+    family: Family,
+    /// Blocks that a node has on average, rounded up.
+    blocks_per_node: u64,
+    shortage: u64,
+    additions: Vec<Addition>,
+}
+
+struct LivePlan<'a> {
+    live: &'a LiveRanges,
+    ranges: Vec<RangeUsage>,
+    families: Vec<FamilyPlan>,
+    /// The nodes that are to have blocks.
+    nodes: u64,
+    max_pods: u64,
+}
+
+impl<'a> LivePlan<'a> {
+    fn new(args: &Args, live: &'a LiveRanges) -> Self {
+        let now = args.nodes.unwrap_or(live.nodes);
+        let nodes = match (args.growth, args.horizon) {
+            (Some(growth), Some(horizon)) => growth.after(now, horizon),
+            _ => now,
+        };
+        let taken: Vec<IpNet> = live
+            .blocks
+            .iter()
+            .chain(&live.taken)
+            .chain(live.ranges.iter().map(|range| &range.cidr))
+            .chain(&args.node_network)
+            .map(IpNet::trunc)
+            .collect();
+        let usages = live.ranges.iter().filter_map(|range| usage(range, live));
+        let ranges: Vec<RangeUsage> = usages.collect();
+        let of_family = |family: Family| {
+            let own: Vec<_> = ranges
+                .iter()
+                .filter(|one| one.range.family() == family)
+                .collect();
+            let used = live
+                .blocks
+                .iter()
+                .filter(|block| Family::of(block) == family)
+                .count() as u64;
+            let blocks_per_node = used.div_ceil(live.nodes.max(1)).max(1);
+            let free = own
+                .iter()
+                .fold(0_u64, |sum, one| sum.saturating_add(one.free));
+            let required = nodes.saturating_mul(blocks_per_node);
+            let shortage = required.saturating_sub(used.saturating_add(free));
+            let first = &own.first()?.range;
+            // With nothing lacking, ranges as large as the one that there is.
+            let wanted = match shortage {
+                0 => first.blocks(),
+                lacking => lacking.max(blocks_per_node),
+            };
+            Some(FamilyPlan {
+                family,
+                blocks_per_node,
+                shortage,
+                additions: additions(first, &taken, wanted),
+            })
+        };
+        let families = [Family::V4, Family::V6]
+            .into_iter()
+            .filter_map(of_family)
+            .collect();
+        Self {
+            live,
+            ranges,
+            families,
+            nodes,
+            max_pods: args.max_pods.unwrap_or(DEFAULT_MAX_PODS),
+        }
+    }
+
+    fn shortages(&self) -> impl Iterator<Item = &FamilyPlan> {
+        self.families.iter().filter(|family| family.shortage > 0)
+    }
+
+    /// How many pods the nodes of an added range run.
+    fn pods(&self, family: &FamilyPlan, addition: &Addition) -> (u64, u128, u128) {
+        let nodes = addition.nodes / family.blocks_per_node;
+        let per_node = addition
+            .pods_per_node
+            .saturating_mul(family.blocks_per_node.into());
+        let pods = u128::from(nodes).saturating_mul(per_node.min(self.max_pods.into()));
+        (nodes, per_node, pods)
+    }
+
+    fn sheet(&self, dump: &Dump) -> String {
+        let mut sheet = Sheet::default();
+        let network = dump.network();
+        sheet.field("Network", format!("{}: {}", network.name, network.reason));
+        let ranges = self.ranges.iter().map(|one| {
+            let RangeUsage {
+                range,
+                source,
+                used,
+                free,
+            } = one;
+            format!("{range}: {used} used, {free} free ({source})")
+        });
+        sheet.fields("Ranges", ranges);
+        let nodes = match self.nodes == self.live.nodes {
+            true => format!("{} now", self.nodes),
+            false => format!("{} now, {} to serve", self.live.nodes, self.nodes),
+        };
+        sheet.field("Nodes", nodes);
+        sheet.field(
+            "Pods of a node",
+            format!("{} at most now", self.live.most_pods),
+        );
+        let lacks = self
+            .shortages()
+            .map(|one| format!("{} {} blocks", one.shortage, one.family));
+        let lacks: Vec<_> = lacks.collect();
+        sheet.field(
+            "Lacking",
+            match lacks.is_empty() {
+                true => "nothing".to_owned(),
+                false => lacks.join(", "),
+            },
+        );
+        for family in &self.families {
+            let rows = family.additions.iter().map(|one| {
+                let (nodes, per_node, pods) = self.pods(family, one);
+                vec![
+                    String::new(),
+                    one.cidr.to_string(),
+                    format!("/{}", one.node_mask),
+                    one.nodes.to_string(),
+                    nodes.to_string(),
+                    readable(per_node),
+                    readable(pods),
+                    one.together.map_or_else(String::new, |net| net.to_string()),
+                ]
+            });
+            let columns = [
+                "",
+                "RANGE",
+                "MASK",
+                "BLOCKS",
+                "NODES",
+                "PODS-PER-NODE",
+                "PODS",
+                "TOGETHER",
+            ];
+            let heading = format!("{} ranges to add", family.family);
+            sheet.table(&heading, &columns, rows.collect());
+        }
+        sheet.field("How to add one", self.live.how.clone());
+        sheet.field("Warnings", KEEP_THE_MASK.to_owned());
+        sheet.to_string()
+    }
+
+    fn as_json(&self, dump: &Dump) -> Value {
+        let ranges = self.ranges.iter().map(|one| {
+            json!({
+                "clusterCIDR": one.range.cidr(),
+                "nodeCIDRMaskSize": one.range.node_mask(),
+                "blocks": one.range.blocks(),
+                "used": one.used,
+                "free": one.free,
+                "source": one.source,
+            })
+        });
+        let families = self.families.iter().map(|family| {
+            let additions = family.additions.iter().map(|one| {
+                let (nodes, per_node, pods) = self.pods(family, one);
+                json!({
+                    "cidr": one.cidr,
+                    "nodeCIDRMaskSize": one.node_mask,
+                    "blocks": one.nodes,
+                    "nodes": nodes,
+                    "podsPerNode": integer(per_node),
+                    "pods": integer(pods),
+                    "together": one.together,
+                })
+            });
+            json!({
+                "family": family.family.to_string(),
+                "blocksPerNode": family.blocks_per_node,
+                "shortage": family.shortage,
+                "additions": additions.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "network": dump.network(),
+            "nodes": self.live.nodes,
+            "nodesToServe": self.nodes,
+            "mostPodsOfANode": self.live.most_pods,
+            "fits": self.shortages().next().is_none(),
+            "ranges": ranges.collect::<Vec<_>>(),
+            "families": families.collect::<Vec<_>>(),
+            "how": self.live.how,
+            "warnings": [KEEP_THE_MASK],
+        })
+    }
+}
+
+/// How much of a range is used; `None` if no such range can be cut into such blocks.
+fn usage(live_range: &LiveRange, live: &LiveRanges) -> Option<RangeUsage> {
+    let range = ClusterRange::new(live_range.cidr, live_range.node_mask).ok()?;
+    let free_of = |taken: &mut dyn Iterator<Item = IpNet>| {
+        let runs = free_runs(&range, taken);
+        runs.iter()
+            .map(|run| run.end() - run.start() + 1)
+            .sum::<u64>()
+    };
+    // What else lies in the range, such as services, is not used by nodes, and not free.
+    let others = live.taken.iter().filter(|net| !net.contains(&range.cidr()));
+    let not_used = free_of(&mut live.blocks.iter().copied());
+    let free = free_of(&mut live.blocks.iter().chain(others).copied());
+    Some(RangeUsage {
+        range,
+        source: live_range.source.clone(),
+        used: range.blocks() - not_used,
+        free,
+    })
+}

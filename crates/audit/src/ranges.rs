@@ -1,0 +1,182 @@
+//! What a plan for more ranges has to know of a live cluster.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use podplane_ipam::{Family, audit::pods_by_node};
+
+use crate::{dump::Dump, expected::Expected, network::Ipam, records::System};
+
+/// A range that blocks of nodes are cut from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveRange {
+    /// The range.
+    pub cidr: IpNet,
+    /// Prefix length of its blocks.
+    pub node_mask: u8,
+    /// The flag or object that says so, or how it was found out.
+    pub source: String,
+}
+
+/// The ranges, blocks and addresses of a live cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveRanges {
+    /// Where blocks come from, with the length of each.
+    pub ranges: Vec<LiveRange>,
+    /// How many nodes there are that need a block.
+    pub nodes: u64,
+    /// The blocks that are in use.
+    pub blocks: Vec<IpNet>,
+    /// Everything else that a new range must not touch: addresses of pods, and the networks of nodes.
+    pub taken: Vec<IpNet>,
+    /// The most pods of a node that have an address of the pods' network.
+    pub most_pods: u64,
+    /// How a range is added to this network.
+    pub how: String,
+}
+
+/// The network that a node's own address is taken to be in: nothing in a Node says how wide it is.
+const NODE_NETWORK_V4: u8 = 24;
+const NODE_NETWORK_V6: u8 = 64;
+
+impl Dump {
+    /// The ranges of this cluster. `None` if its network has no ranges of its own that pods' blocks are
+    /// cut from.
+    #[must_use]
+    pub fn live_ranges(&self, expected: &Expected) -> Option<LiveRanges> {
+        let how = match self.network.ipam {
+            Ipam::PodCidr if self.network.is_of_cloud => {
+                "add a secondary range of pods to the cluster's subnet, for new node pools"
+            }
+            Ipam::PodCidr => {
+                "podplane and node-ipam-controller: as a ClusterCIDR (docs/cluster-cidrs.md); kube-controller-manager: only the other half, by a shorter --cluster-cidr with the same mask"
+            }
+            Ipam::NodeBlocks(System::Cilium) if self.network.grows => {
+                "as a CIDR of the CiliumPodIPPool, or another CiliumPodIPPool"
+            }
+            Ipam::NodeBlocks(System::Cilium) => {
+                "append it to cluster-pool-ipv4-cidr (or -ipv6-cidr) of Cilium's configuration, and restart its operator"
+            }
+            Ipam::NodeBlocks(System::Ovn) => "append it to the cluster networks (clusterNetwork)",
+            Ipam::SharedBlocks => "as another IPPool",
+            Ipam::NodeBlocks(_) | Ipam::NodeAddresses(_) | Ipam::Own => return None,
+        };
+        let used = pods_by_node(&self.world);
+        let records = self
+            .records
+            .blocks
+            .iter()
+            .filter(|one| one.scope.is_empty());
+        let nodes = self
+            .world
+            .nodes
+            .iter()
+            .flat_map(|node| node.pod_cidrs.iter().copied());
+        let mut blocks: Vec<IpNet> = match self.network.ipam {
+            Ipam::SharedBlocks => records.map(|one| one.block).collect(),
+            _ => nodes.collect(),
+        };
+        blocks.sort_unstable();
+        blocks.dedup();
+        let machines = self.nodes.iter().filter(|node| !node.is_virtual);
+        Some(LiveRanges {
+            ranges: self.ranges(expected, &blocks),
+            nodes: machines.count() as u64,
+            blocks,
+            taken: self.taken(expected),
+            most_pods: used.values().copied().max().unwrap_or_default(),
+            how: how.into(),
+        })
+    }
+
+    fn ranges(&self, expected: &Expected, blocks: &[IpNet]) -> Vec<LiveRange> {
+        let pools = self
+            .records
+            .pools
+            .iter()
+            .filter(|pool| match self.network.ipam {
+                Ipam::SharedBlocks => pool.system == System::Calico,
+                Ipam::NodeBlocks(system) => pool.system == system,
+                _ => false,
+            });
+        let pools: Vec<LiveRange> = pools
+            .filter_map(|pool| {
+                Some(LiveRange {
+                    cidr: pool.cidr,
+                    node_mask: pool.mask?,
+                    source: pool.object.clone(),
+                })
+            })
+            .collect();
+        if !pools.is_empty() {
+            return pools;
+        }
+        let mask = |family| {
+            let known = expected.masks.get(&family);
+            // Where sizes differ by design, the longest is the one that says least of the others.
+            let longest = || {
+                let of_family = blocks.iter().filter(|block| Family::of(block) == family);
+                of_family.map(IpNet::prefix_len).min()
+            };
+            known.map(|(mask, _)| *mask).or_else(longest)
+        };
+        let given = expected.ranges.iter().filter_map(|range| {
+            Some(LiveRange {
+                cidr: *range,
+                node_mask: mask(Family::of(range))?,
+                source: "--cluster-cidr".into(),
+            })
+        });
+        let given: Vec<LiveRange> = given.collect();
+        if !given.is_empty() {
+            return given;
+        }
+        let inferred = [Family::V4, Family::V6].into_iter().filter_map(|family| {
+            let of_family = blocks.iter().filter(|block| Family::of(block) == family);
+            Some(LiveRange {
+                cidr: around(of_family)?,
+                node_mask: mask(family)?,
+                source: "the smallest range around all blocks; --cluster-cidr says better".into(),
+            })
+        });
+        inferred.collect()
+    }
+
+    fn taken(&self, expected: &Expected) -> Vec<IpNet> {
+        let pods = self.world.pods.iter().filter(|pod| pod.uses_pod_network());
+        let pods = pods.flat_map(|pod| pod.ips.iter().map(|ip| IpNet::from(*ip)));
+        let nodes = self.nodes.iter().flat_map(|node| &node.addresses);
+        let nodes = nodes.filter_map(|ip| {
+            let length = match ip {
+                IpAddr::V4(_) => NODE_NETWORK_V4,
+                IpAddr::V6(_) => NODE_NETWORK_V6,
+            };
+            Some(IpNet::new(*ip, length).ok()?.trunc())
+        });
+        let pools = self.records.pools.iter().map(|pool| pool.cidr);
+        let further = self.records.blocks.iter().map(|one| one.block);
+        let secondary = self.records.secondary_ranges.iter().copied();
+        let mut taken: Vec<IpNet> = pods
+            .chain(nodes)
+            .chain(pools)
+            .chain(further)
+            .chain(secondary)
+            .chain(expected.services.as_slice().iter().copied())
+            .chain(expected.ranges.iter().copied())
+            .collect();
+        taken.sort_unstable();
+        taken.dedup();
+        taken
+    }
+}
+
+/// The smallest prefix that contains all of them.
+fn around<'a>(mut blocks: impl Iterator<Item = &'a IpNet>) -> Option<IpNet> {
+    let first = blocks.next()?.trunc();
+    blocks.try_fold(first, |mut around, block| {
+        while !around.contains(block) {
+            around = around.supernet()?;
+        }
+        Some(around)
+    })
+}
