@@ -12,7 +12,8 @@ pub(crate) fn resource<K: Object>() -> String {
     qualified(K::PLURAL, K::GROUP)
 }
 
-fn qualified(name: &str, group: &str) -> String {
+/// A resource or kind with its group, if it has one.
+pub(crate) fn qualified(name: &str, group: &str) -> String {
     match group {
         "" => name.to_owned(),
         group => format!("{name}.{group}"),
@@ -107,9 +108,14 @@ pub(crate) fn not_strictly(kind: &str, version: &str, error: &StrictError) -> Ap
         description: description.to_owned(),
     };
     let (why, fields) = match error {
-        StrictError::UnknownFields { paths } => {
-            let unknown = paths.iter().map(|path| violation(path, "unknown field"));
-            ("strict decoding error: ", unknown.collect())
+        StrictError::Fields { unknown, duplicate } => {
+            let unknown = unknown.iter().map(|path| violation(path, "unknown field"));
+            let duplicate = duplicate.iter();
+            let duplicate = duplicate.map(|path| violation(path, "duplicate field"));
+            (
+                "strict decoding error: ",
+                unknown.chain(duplicate).collect(),
+            )
         }
         StrictError::Malformed { path, .. } if path.is_empty() => ("", Vec::new()),
         StrictError::Malformed { path, message } => ("", vec![violation(path, message)]),

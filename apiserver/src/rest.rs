@@ -4,6 +4,7 @@
 //! document, a table ([`table`]), a stream ([`watch`]) or a `Status` ([`answer`]).
 
 mod answer;
+pub(crate) mod bindings;
 pub(crate) mod body;
 mod call;
 mod discovery;
@@ -17,6 +18,7 @@ mod review;
 mod scale;
 mod table;
 mod watch;
+mod yaml;
 
 use std::sync::Arc;
 
@@ -24,7 +26,8 @@ use axum::{
     Router,
     body::Body,
     extract::{Path, State},
-    routing::{any, get},
+    middleware,
+    routing::{MethodRouter, any, get},
 };
 use http::{HeaderMap, StatusCode, Uri, request::Parts};
 use podplane_api::{ObjectKey, Scope};
@@ -84,14 +87,24 @@ pub(crate) fn router(
         journeys,
         stop,
     };
-    Router::new()
-        .route("/version", get(|| async { version() }))
+    let discovery: [(&str, MethodRouter<Facade>); 6] = [
+        ("/version", get(|| async { version() })),
+        ("/api", get(core)),
+        ("/apis", get(groups)),
+        ("/apis/{group}", get(group)),
+        ("/api/{version}", get(core_resources)),
+        ("/apis/{group}/{version}", get(group_resources)),
+    ];
+    // As in the reference, a slash at the end changes nothing: the Python client writes one.
+    let discovery = discovery
+        .into_iter()
+        .fold(Router::new(), |router, (path, method)| {
+            router
+                .route(&format!("{path}/"), method.clone())
+                .route(path, method)
+        });
+    discovery
         .route("/", get(root))
-        .route("/api", get(core))
-        .route("/apis", get(groups))
-        .route("/apis/{group}", get(group))
-        .route("/api/{version}", get(core_resources))
-        .route("/apis/{group}/{version}", get(group_resources))
         .route(
             "/openapi/v2",
             get(|headers: HeaderMap| async move { openapi::legacy(&headers) }),
@@ -101,6 +114,7 @@ pub(crate) fn router(
         .route("/api/{version}/{*path}", any(core_object))
         .route("/apis/{group}/{version}/{*path}", any(group_object))
         .fallback(fallback)
+        .layer(middleware::from_fn(yaml::answer))
         .with_state(facade)
 }
 
@@ -198,6 +212,9 @@ async fn group_object(
 /// What a path names.
 struct Target {
     resource: Arc<dyn Resource>,
+    /// Whether the path is one of the deprecated ones that begin with `watch/`: a watch of all
+    /// objects, or of the one that is named.
+    is_watch: bool,
     /// Empty for cluster-scoped kinds, and for lists over all namespaces.
     namespace: String,
     /// Empty for all objects.
@@ -225,7 +242,11 @@ impl Target {
 impl Facade {
     /// The resource, and the object if one is named, of the rest of a path.
     fn target(&self, group: &str, version: &str, path: &str) -> Option<Target> {
-        let segments: Vec<_> = path.split('/').collect();
+        let segments: Vec<_> = path.trim_end_matches('/').split('/').collect();
+        let (is_watch, segments) = match segments.as_slice() {
+            ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
+            all => (false, all),
+        };
         let find = |plural: &str| {
             let named = |kind: &&Arc<dyn Resource>| {
                 let names = kind.names();
@@ -233,7 +254,7 @@ impl Facade {
             };
             self.kinds.iter().find(named).map(Arc::clone)
         };
-        let (namespace, rest) = match segments.as_slice() {
+        let (namespace, rest) = match segments {
             ["namespaces", namespace, rest @ ..]
                 if !namespace.is_empty()
                     && rest.first().is_some_and(|plural| {
@@ -256,6 +277,9 @@ impl Facade {
         if in_one && namespace.is_empty() {
             return None;
         }
+        if is_watch && (subresource.is_some() || !names.verbs.contains(&"watch")) {
+            return None;
+        }
         let subresource = match subresource {
             None => None,
             Some(text) => Some(
@@ -266,6 +290,7 @@ impl Facade {
             ),
         };
         Some(Target {
+            is_watch,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             subresource,
@@ -295,11 +320,11 @@ impl Facade {
         let names = target.resource.names();
         let has_protobuf = kubernetes::has(&names.api_version(), names.kind);
         let Some(form) = Form::accepted(&headers, has_protobuf) else {
-            return answer::refuse(
-                StatusCode::NOT_ACCEPTABLE,
-                "NotAcceptable",
-                "only the following media types are accepted: application/json, application/vnd.kubernetes.protobuf",
-            );
+            return answer::not_acceptable(&[
+                "application/json",
+                answer::YAML,
+                kubernetes::MEDIA_TYPE,
+            ]);
         };
         let body = match body::read(body).await {
             Ok(body) => body,

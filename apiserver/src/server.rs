@@ -33,6 +33,7 @@ use crate::{
     registry::Registry,
     rest::{
         self,
+        bindings::Bindings,
         events::EventsV1,
         resource::{Resource, RestKind},
     },
@@ -146,6 +147,8 @@ pub(crate) async fn serve(
     let metrics = Metrics::new(process.registry());
     let mut server = Server::new(engine.clone(), metrics.clone(), shutdown.clone());
     let pods = Arc::new(server.add_admitting::<Pod>(Some(addresses)));
+    let bindings = Bindings::new(Registry::clone(&pods));
+    server.resources.push(Arc::new(bindings));
     let journeys = Journeys::new(Limits::DEFAULT);
     let collector = Collector(journeys.clone());
     server.services.add(TraceServiceServer::new(collector));

@@ -28,6 +28,10 @@ pub(crate) trait Strategy: Object + Selectable + Validate {
     /// Whether an update may leave out the revision that it replaces.
     const UNCONDITIONAL_UPDATE: bool = true;
 
+    /// Whether an update creates an object that is not there (`AllowCreateOnUpdate` of the
+    /// reference's strategy).
+    const CREATE_ON_UPDATE: bool = false;
+
     /// Fills in what was left out, on each write; idempotent.
     fn set_defaults(&mut self) {}
 

@@ -19,6 +19,7 @@ mod patches;
 mod pods_and_nodes;
 mod races;
 mod reads;
+mod rest_details;
 mod restore;
 mod serving;
 mod watches;

@@ -134,7 +134,7 @@ fn decode_json(
     let mut unknown = Vec::new();
     find_unknown(&message, "", &mut unknown);
     if !unknown.is_empty() {
-        return Err(StrictError::UnknownFields { paths: unknown }.into());
+        return Err(StrictError::unknown(unknown).into());
     }
     let json = message_json(&message).map_err(|error| StrictError::Malformed {
         path: String::new(),

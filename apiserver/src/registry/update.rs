@@ -41,18 +41,48 @@ impl<K: Strategy> Registry<K> {
     /// Replaces a part of an object.
     pub(crate) async fn update(&self, object: K, part: Part, write: &Write) -> Result<K, ApiError> {
         let unconditional = object.resource_version().is_empty();
-        if unconditional && part == Part::Main && !K::UNCONDITIONAL_UPDATE {
-            let mut errors = ErrorList::new();
-            errors.invalid(
-                &Path::new("metadata").child("resourceVersion"),
-                0,
-                "must be specified for an update",
-            );
-            return Err(error::invalid::<K>(object.name(), &errors));
-        }
         let manager = write.manager.as_deref();
-        let change = |old: K| replace(&old, object.clone(), part, manager);
+        let change = |old: K| {
+            if unconditional && part == Part::Main && !K::UNCONDITIONAL_UPDATE {
+                let mut errors = ErrorList::new();
+                errors.invalid(
+                    &Path::new("metadata").child("resourceVersion"),
+                    0,
+                    "must be specified for an update",
+                );
+                return Err(error::invalid::<K>(object.name(), &errors));
+            }
+            replace(&old, object.clone(), part, manager)
+        };
         self.change(&object.key(), write.terms(), change).await
+    }
+
+    /// Replaces a part of an object, or creates the object if it is of a kind that updates may
+    /// create. Returns whether it was created.
+    pub(crate) async fn put(
+        &self,
+        object: K,
+        part: Part,
+        write: &Write,
+    ) -> Result<(K, bool), ApiError> {
+        let may_create = part == Part::Main && K::CREATE_ON_UPDATE;
+        loop {
+            match self.update(object.clone(), part, write).await {
+                Err(error) if error.is_not_found() && may_create => {}
+                done => return Ok((done?, false)),
+            }
+            let (uid, resource) = (object.uid(), error::resource::<K>());
+            if !uid.is_empty() {
+                return Err(error::other_uid(&resource, object.name(), uid, ""));
+            }
+            let mut new = object.clone();
+            // The revision is of an object that is gone.
+            new.metadata_mut().resource_version = None;
+            match self.create(new, write).await {
+                Err(error) if error.is_already_exists() => {}
+                done => return Ok((done?, true)),
+            }
+        }
     }
 
     /// What the server itself changes in an object: judged as a client's update is.

@@ -15,6 +15,11 @@ use crate::error;
 
 pub(super) type Answer = Response<Body>;
 
+/// The media type of documents in YAML.
+pub(super) const YAML: &str = "application/yaml";
+/// The media ranges that JSON fits.
+const JSON_RANGES: [&str; 3] = ["application/json", "application/*", "*/*"];
+
 /// A document with a status code.
 pub(super) fn document(code: StatusCode, document: &Value) -> Answer {
     typed(code, "application/json", document)
@@ -86,7 +91,8 @@ pub(super) fn body(
 pub(super) fn warn(answer: &mut Answer, warnings: &[String]) {
     for warning in warnings {
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        let value = format!("299 - \"{quoted}\"");
+        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
             answer.headers_mut().append(header::WARNING, value);
         }
     }
@@ -159,6 +165,8 @@ pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
             | Reason::Conflict
             | Reason::Invalid
             | Reason::Forbidden
+            | Reason::FenceLost
+            | Reason::InUse
     );
     if let Some(names) = about.names.filter(|_| of_object) {
         // Of an invalid object the kind is named, else the resource.
@@ -180,7 +188,12 @@ pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
     if *reason == Reason::Timeout {
         details["retryAfterSeconds"] = 1.into();
     }
-    let mut status = failure(code(*reason), reason.as_str(), message, Some(details));
+    if *reason == Reason::InternalError {
+        details["causes"] = json!([{"message": message}]);
+    }
+    // Clients read the details of these reasons without looking whether there are any.
+    let details = Some(details).filter(|details| of_object || details != &json!({}));
+    let mut status = failure(code(*reason), reason.as_str(), message, details);
     if let Some(token) = continue_token {
         status["metadata"]["continue"] = token.as_str().into();
     }
@@ -203,9 +216,7 @@ pub(super) fn failure(
         "reason": reason,
         "code": code.as_u16(),
     });
-    if let Some(details) =
-        details.filter(|details| details.as_object().is_some_and(|d| !d.is_empty()))
-    {
+    if let Some(details) = details {
         status["details"] = details;
     }
     status
@@ -243,18 +254,31 @@ pub(super) fn refuse(code: StatusCode, reason: &str, message: &str) -> Answer {
     document(code, &failure(code, reason, message, None))
 }
 
+/// A refusal of what the path or the method asks for. As in the reference it has details, which
+/// are empty: `kubectl debug` tells by their name whether the pod or its sub-resource is missing.
+pub(super) fn refuse_path(code: StatusCode, reason: &str, message: &str) -> Answer {
+    document(code, &failure(code, reason, message, Some(json!({}))))
+}
+
 /// There is nothing at the path.
 pub(super) fn no_such_path() -> Answer {
-    refuse(
+    refuse_path(
         StatusCode::NOT_FOUND,
         "NotFound",
         "the server could not find the requested resource",
     )
 }
 
+/// The client takes none of the forms that there are.
+pub(super) fn not_acceptable(forms: &[&str]) -> Answer {
+    let forms = forms.join(", ");
+    let why = format!("only the following media types are accepted: {forms}");
+    refuse(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", &why)
+}
+
 /// There is no such act on what is at the path.
 pub(super) fn not_allowed() -> Answer {
-    refuse(
+    refuse_path(
         StatusCode::METHOD_NOT_ALLOWED,
         "MethodNotAllowed",
         "the server does not allow this method on the requested resource",
@@ -277,16 +301,14 @@ pub(super) enum Form {
 impl Form {
     /// The first of the accepted forms that is served, `None` if none is. Not every kind `has_protobuf`.
     pub(super) fn accepted(headers: &HeaderMap, has_protobuf: bool) -> Option<Self> {
-        let accept = accepted(headers);
-        let mut any = false;
-        for range in accept.split(',').filter(|range| !range.trim().is_empty()) {
-            any = true;
+        let ranges = ranges(headers);
+        for range in &ranges {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
-            if has_protobuf && range.trim() == kubernetes::MEDIA_TYPE {
+            if has_protobuf && media == kubernetes::MEDIA_TYPE {
                 return Some(Self::Protobuf);
             }
-            if !matches!(media, "application/json" | "application/*" | "*/*") {
+            if !JSON_RANGES.contains(&media) && media != YAML {
                 continue;
             }
             let parameter = |name: &str| {
@@ -311,7 +333,7 @@ impl Form {
                 _ => {}
             }
         }
-        (!any).then_some(Self::Whole)
+        ranges.is_empty().then_some(Self::Whole)
     }
 
     /// An answer with a document that is in this form.
@@ -324,6 +346,30 @@ impl Form {
             Err(error) => refusal(&error::internal(&error), About::default()),
         }
     }
+}
+
+/// Whether a client wants YAML rather than JSON.
+pub(super) fn wants_yaml(headers: &HeaderMap) -> bool {
+    let ranges = ranges(headers);
+    let mut media = ranges
+        .iter()
+        .map(|range| range.split(';').next().unwrap_or_default().trim());
+    media.find(|media| JSON_RANGES.contains(media) || *media == YAML) == Some(YAML)
+}
+
+/// The media ranges that a client accepts, those that it prefers first.
+fn ranges(headers: &HeaderMap) -> Vec<&str> {
+    let ranges = accepted(headers).split(',').map(str::trim);
+    let quality = |range: &str| {
+        let mut parameters = range.split(';').map(str::trim);
+        let quality = parameters.find_map(|parameter| parameter.strip_prefix("q="));
+        quality.map_or(1.0, |quality| quality.parse().unwrap_or(0.0))
+    };
+    let ranges = ranges.filter(|range| !range.is_empty());
+    let mut ranges: Vec<(f32, &str)> = ranges.map(|range| (quality(range), range)).collect();
+    ranges.retain(|(quality, _)| *quality > 0.0);
+    ranges.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    ranges.into_iter().map(|(_, range)| range).collect()
 }
 
 /// What a client accepts, as it says it.

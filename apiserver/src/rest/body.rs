@@ -6,6 +6,7 @@ use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use podplane_proto::kubernetes;
 use serde_json::Value;
+use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::{
     answer::{self, Answer},
@@ -123,14 +124,35 @@ pub(super) fn check_type(
 /// A document in YAML, of which JSON is a part.
 pub(super) fn yaml(body: &Bytes) -> Result<Value, Refused> {
     let text = std::str::from_utf8(body).map_err(|error| unreadable(&error))?;
-    let options = serde_saphyr::options! {
+    serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| unreadable(&error))
+}
+
+fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        // As in JSON. What the client is to know of it, [`duplicates`] finds.
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
         budget: serde_saphyr::budget! {
             max_depth: YAML_DEPTH,
             max_nodes: MAX_VALUES,
             flow_nesting_limit: YAML_DEPTH,
         },
-    };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| unreadable(&error))
+    }
+}
+
+/// The fields that a readable document or patch has more than once. A message of protobuf has none.
+pub(super) fn duplicates(headers: &HeaderMap, body: &Bytes) -> Vec<String> {
+    match document_type(headers).as_str() {
+        kubernetes::MEDIA_TYPE => Vec::new(),
+        "application/yaml" | "application/apply-patch+yaml" => {
+            let text = std::str::from_utf8(body).unwrap_or_default();
+            let found = |document: serde_saphyr::Deserializer<'_, '_>| {
+                Ok(podplane_api::duplicates(document))
+            };
+            serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(), found)
+                .unwrap_or_default()
+        }
+        _ => podplane_api::duplicates(&mut serde_json::Deserializer::from_slice(body)),
+    }
 }
 
 fn too_large(why: &str) -> Answer {

@@ -13,7 +13,7 @@ use super::{
     Facade, Target,
     answer::{self, About, Answer, Form},
     body, discovery, log, patch,
-    request::Options,
+    request::{FieldValidation, Options, WriteOptions},
     resource::{Documents, Resource, Subresource, Written},
     table::{self, Include, Tables},
     watch,
@@ -65,7 +65,14 @@ pub(super) struct Call<'a> {
 
 impl Call<'_> {
     pub(super) async fn answer(&self) -> Result<Answer, Refused> {
-        let options = Options::parse(&self.uri)?;
+        let mut options = Options::parse(&self.uri)?;
+        if self.target.is_watch {
+            if self.method != Method::GET {
+                return Ok(answer::not_allowed());
+            }
+            options.watch_of(&self.target.name)?;
+            return self.list(&options).await;
+        }
         let named = !self.target.name.is_empty();
         let names = self.target.resource.names();
         let verb = match (&self.method, named) {
@@ -108,8 +115,10 @@ impl Call<'_> {
         }
     }
 
+    /// Whether this is a watch. As in the reference, `watch` means nothing on the path of one object.
     pub(super) fn is_watch(&self) -> bool {
-        Options::parse(&self.uri).is_ok_and(|options| options.is_watch().unwrap_or_default())
+        let asks = || Options::parse(&self.uri)?.is_watch();
+        self.target.is_watch || self.target.name.is_empty() && asks().unwrap_or_default()
     }
 
     async fn get(&self, options: &Options) -> Result<Answer, Refused> {
@@ -127,6 +136,12 @@ impl Call<'_> {
         let list = options.list(namespace).map_err(of_options("ListOptions"))?;
         let include = Include::parse(&options.include_object)?;
         if options.is_watch()? {
+            if answer::wants_yaml(&self.headers) {
+                return Ok(answer::not_acceptable(&[
+                    "application/json;stream=watch",
+                    "application/vnd.kubernetes.protobuf;stream=watch",
+                ]));
+            }
             let resource = Arc::clone(resource);
             let watching = self.facade.metrics.watches(resource.names());
             let stop = self.facade.stop.clone();
@@ -190,7 +205,11 @@ impl Call<'_> {
         let Written {
             document, warnings, ..
         } = written;
-        let mut answer = self.shown(code, document, options)?;
+        let mut answer = match document["kind"].as_str() {
+            // The outcome of an act, not an object of the kind.
+            Some("Status") => answer::document(code, &document),
+            _ => self.shown(code, document, options)?,
+        };
         answer::warn(&mut answer, &warnings);
         Ok(answer)
     }
@@ -261,32 +280,60 @@ impl Call<'_> {
         Ok(document)
     }
 
+    /// How to write, and which fields the body has more than once.
+    pub(super) fn write_options(&self, options: &Options) -> Result<WriteOptions, ApiError> {
+        let mut write = options.write(&self.headers)?;
+        if write.validation != FieldValidation::Ignore {
+            write.duplicates = body::duplicates(&self.headers, &self.body);
+        }
+        Ok(write)
+    }
+
+    /// The refusal of a write that may create an object, which can also fail because its namespace,
+    /// or the pod that it binds, is missing.
+    fn refused(&self, error: &ApiError) -> Refused {
+        let mut kinds = self.facade.kinds.iter().map(|kind| kind.names());
+        // The text is the only thing that tells what is not there.
+        let missing = kinds.find_map(|names| {
+            let resource = error::qualified(names.plural, names.group);
+            let name = error.message.strip_prefix(&format!("{resource} \""))?;
+            let name = name.strip_suffix("\" not found")?;
+            let names = Some(names);
+            Some(About { names, name })
+        });
+        let missing = missing.filter(|_| error.is_not_found());
+        answer::refusal(error, missing.unwrap_or_else(|| self.target.about())).into()
+    }
+
     async fn create(&self, options: &Options) -> Result<Answer, Refused> {
         let Target { resource, .. } = self.target;
         let object = self.object()?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let name = name.to_owned();
-        let write = options.write(&self.headers)?;
+        let write = self.write_options(options)?;
         let written = resource.create(object, &write).await.map_err(|error| {
-            // The path does not name what is refused; and what is not found is its namespace.
-            let names = Some(resource.names()).filter(|_| error.reason != Reason::NotFound);
-            let name = names.map_or("", |_| &name);
-            Refused::from(answer::refusal(&error, About { names, name }))
+            if error.reason == Reason::NotFound {
+                return self.refused(&error);
+            }
+            // The path does not name what is refused.
+            let names = Some(resource.names());
+            Refused::from(answer::refusal(&error, About { names, name: &name }))
         })?;
         self.written(StatusCode::CREATED, written, options)
     }
 
     async fn update(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
         let resource = &self.target.resource;
-        let written = resource
-            .update(self.object()?, part, &options.write(&self.headers)?)
-            .await?;
-        self.written(StatusCode::OK, written, options)
+        let object = self.object()?;
+        let write = self.write_options(options)?;
+        let written = resource.update(object, part, &write).await;
+        let written = written.map_err(|error| self.refused(&error))?;
+        self.written(written.code(), written, options)
     }
 
     async fn patch(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
-        let write = options.write(&self.headers)?;
         let mut patch = patch::parse(&self.headers, &self.body)?;
+        let write = self.write_options(options)?;
         let applied = matches!(patch, Patch::Apply { .. });
         let forced = options.force(applied).map_err(of_options("PatchOptions"))?;
         if let Patch::Apply { config, force } = &mut patch {
@@ -294,17 +341,10 @@ impl Call<'_> {
             *force = forced;
         }
         let key = self.target.key();
-        let written = self
-            .target
-            .resource
-            .patch(&key, part, &patch, &write)
-            .await?;
-        let code = if written.created {
-            StatusCode::CREATED
-        } else {
-            StatusCode::OK
-        };
-        self.written(code, written, options)
+        let resource = &self.target.resource;
+        let written = resource.patch(&key, part, &patch, &write).await;
+        let written = written.map_err(|error| self.refused(&error))?;
+        self.written(written.code(), written, options)
     }
 
     async fn delete(&self, options: &Options) -> Result<Answer, Refused> {
@@ -388,7 +428,7 @@ impl Call<'_> {
             act.name(),
             self.target.name
         );
-        answer::refuse(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &why)
+        answer::refuse_path(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &why)
     }
 
     async fn act(&self, act: Subresource, options: &Options) -> Result<Answer, Refused> {

@@ -9,7 +9,7 @@ use podplane_api::{
     event_view::{core_only, from_core, json_patch_to_core, selector_to_core, to_core},
     events,
     jiff::Timestamp,
-    strict::{self, StrictError},
+    strict,
     table::Column,
     validation::{ErrorList, validate_new_event, validate_new_event_update},
 };
@@ -70,8 +70,11 @@ impl EventsV1 {
             effect: Effect::Dry,
             ..options.write.clone()
         };
-        let validation = FieldValidation::Ignore;
-        let tried = WriteOptions { write, validation };
+        let tried = WriteOptions {
+            write,
+            validation: FieldValidation::Ignore,
+            duplicates: Vec::new(),
+        };
         let new = self.core.patch(key, Part::Main, patch, &tried).await?;
         judge(new.document, old)
     }
@@ -117,12 +120,10 @@ impl Resource for EventsV1 {
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
-            let (document, warnings) = decode(document, options.validation)?;
+            let (document, warnings) = decode(document, options)?;
             judge(document.clone(), None)?;
-            Ok(written(
-                self.core.create(document, options).await?,
-                warnings,
-            ))
+            let told = told(options);
+            Ok(written(self.core.create(document, &told).await?, warnings))
         }
         .boxed()
     }
@@ -134,11 +135,15 @@ impl Resource for EventsV1 {
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
-            let (document, warnings) = decode(document, options.validation)?;
+            let (document, warnings) = decode(document, options)?;
             let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default();
             let key = ObjectKey::new(text("namespace"), text("name"));
-            judge(document.clone(), Some(self.core.get(&key).await?))?;
-            let updated = self.core.update(document, part, options).await?;
+            let old = match self.core.get(&key).await {
+                Err(error) if error.reason == Reason::NotFound => None,
+                found => Some(found?),
+            };
+            judge(document.clone(), old)?;
+            let updated = self.core.update(document, part, &told(options)).await?;
             Ok(written(updated, warnings))
         }
         .boxed()
@@ -157,7 +162,7 @@ impl Resource for EventsV1 {
                 Patch::Apply { config, .. } => core_only(config),
                 Patch::Json(_) => Vec::new(),
             };
-            let warnings = refuse_or_warn(unknown, options.validation)?;
+            let warnings = refuse_or_warn(unknown, options)?;
             let patch = match patch.clone() {
                 Patch::Json(patch) => Patch::Json(json_patch_to_core(patch)),
                 Patch::Merge(patch) => Patch::Merge(to_core(patch)),
@@ -168,7 +173,7 @@ impl Resource for EventsV1 {
                 },
             };
             self.judge_patched(key, &patch, options).await?;
-            let patched = self.core.patch(key, part, &patch, options).await?;
+            let patched = self.core.patch(key, part, &patch, &told(options)).await?;
             Ok(written(patched, warnings))
         }
         .boxed()
@@ -211,30 +216,28 @@ fn list_of_core(options: &ListOptions) -> ListOptions {
     list
 }
 
+/// The options for the event of `v1`, when this form has told of its fields.
+fn told(options: &WriteOptions) -> WriteOptions {
+    WriteOptions {
+        write: options.write.clone(),
+        validation: options.validation,
+        duplicates: Vec::new(),
+    }
+}
+
 /// The event of `v1` that a document is, and what is to be warned of.
-fn decode(document: Value, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
+fn decode(document: Value, options: &WriteOptions) -> Result<(Value, Vec<String>), ApiError> {
     let (event, unknown) = strict::decode_noting::<events::Event, _>(document)
         .map_err(|error| error::not_strictly(KIND, "v1", &error))?;
-    let warnings = refuse_or_warn(unknown, validation)?;
+    let warnings = refuse_or_warn(unknown, options)?;
     let document = serde_json::to_value(event).map_err(|error| error::internal(&error))?;
     Ok((to_core(document), warnings))
 }
 
-fn refuse_or_warn(
-    unknown: Vec<String>,
-    validation: FieldValidation,
-) -> Result<Vec<String>, ApiError> {
-    match validation {
-        FieldValidation::Strict if !unknown.is_empty() => {
-            let unknown = StrictError::UnknownFields { paths: unknown };
-            Err(error::not_strictly(KIND, "v1", &unknown))
-        }
-        FieldValidation::Warn => {
-            let warning = |path: &String| format!("unknown field \"{path}\"");
-            Ok(unknown.iter().map(warning).collect())
-        }
-        _ => Ok(Vec::new()),
-    }
+fn refuse_or_warn(unknown: Vec<String>, options: &WriteOptions) -> Result<Vec<String>, ApiError> {
+    options
+        .judge(unknown)
+        .map_err(|error| error::not_strictly(KIND, "v1", &error))
 }
 
 /// The rules of the newer form, which are stricter than those that every event is judged by.

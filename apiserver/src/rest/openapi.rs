@@ -208,11 +208,13 @@ impl Definitions {
             on_all,
         };
         let kind = [names.group, names.version, own];
-        for (path, on_all) in [(&collection, true), (&object, false)] {
+        let is_read = names.verbs.contains(&"get");
+        let places = [(&collection, true), (&object, false)];
+        for (path, on_all) in places.into_iter().filter(|(_, on_all)| *on_all || is_read) {
             let item = operations(kind, on_all).of(names.verbs, parameters(path));
             paths.insert(path.clone(), item);
         }
-        if names.scope == Scope::Namespaced {
+        if names.scope == Scope::Namespaced && is_read {
             let path = format!("/{root}/{plural}");
             let listed = ["list", "watch"];
             paths.insert(path, operations(kind, true).of(&listed, Vec::new()));

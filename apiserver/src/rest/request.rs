@@ -4,6 +4,7 @@ use axum::extract::Query;
 use http::{HeaderMap, Uri, header};
 use podplane_api::{
     jiff::SignedDuration,
+    strict::{self, StrictError},
     validation::{ErrorList, Path},
 };
 use podplane_proto::{
@@ -67,7 +68,7 @@ pub(crate) struct ListOptions {
     version_match: String,
 }
 
-/// How unknown fields are taken.
+/// How unknown and duplicate fields are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Strict,
@@ -80,6 +81,24 @@ pub(crate) enum FieldValidation {
 pub(crate) struct WriteOptions {
     pub(super) write: Write,
     pub(super) validation: FieldValidation,
+    /// The fields that the body has more than once.
+    pub(super) duplicates: Vec<String>,
+}
+
+impl WriteOptions {
+    /// What is to be warned of, of these unknown fields and the duplicate ones.
+    pub(super) fn judge(&self, unknown: Vec<String>) -> Result<Vec<String>, StrictError> {
+        let duplicate = &self.duplicates;
+        let has_faults = !unknown.is_empty() || !duplicate.is_empty();
+        match self.validation {
+            FieldValidation::Strict if has_faults => Err(StrictError::Fields {
+                unknown,
+                duplicate: duplicate.clone(),
+            }),
+            FieldValidation::Warn => Ok(strict::field_faults(&unknown, duplicate).collect()),
+            FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
+        }
+    }
 }
 
 impl Options {
@@ -92,6 +111,29 @@ impl Options {
 
     pub(super) fn is_watch(&self) -> Result<bool, ApiError> {
         boolean("watch", &self.watch)
+    }
+
+    /// Makes this a watch, of one object where one is named.
+    pub(super) fn watch_of(&mut self, name: &str) -> Result<(), ApiError> {
+        self.watch = "true".to_owned();
+        if name.is_empty() {
+            return Ok(());
+        }
+        let selected = format!("metadata.name={name}");
+        let mut terms = self
+            .field_selector
+            .split(',')
+            .filter(|term| !term.is_empty());
+        match terms.next() {
+            None => self.field_selector = selected,
+            Some(term) if term.replace("==", "=") == selected => {}
+            Some(_) => {
+                return Err(error::bad_request(
+                    "fieldSelector metadata.name doesn't match requested name",
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// How to list or watch.
@@ -156,6 +198,7 @@ impl Options {
                 fence: None,
             },
             validation,
+            duplicates: Vec::new(),
         })
     }
 

@@ -1,13 +1,17 @@
 //! A kind as the REST facade sees it: documents in, documents out. What follows is compiled once, not for each kind.
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
+use http::StatusCode;
 use podplane_api::{
     Object, ObjectKey, Scope,
     apps::{ControllerRevision, Deployment, ReplicaSet},
+    canonical::canonicalize,
     coordination::Lease,
     core::{Event, Namespace, Node, Pod, Service},
     jiff::Timestamp,
     networking::ClusterCIDR,
+    schema::Type,
+    strict::StrictError,
     table::{Column, Row},
 };
 use podplane_proto::{
@@ -17,7 +21,7 @@ use podplane_proto::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::request::{FieldValidation, ListOptions, Selection, WriteOptions};
+use super::request::{ListOptions, Selection, WriteOptions};
 use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
@@ -86,8 +90,18 @@ impl Subresource {
 pub(crate) struct Written {
     pub(super) document: Value,
     pub(super) warnings: Vec<String>,
-    /// Whether a patch made it.
+    /// Whether a patch or an update made it.
     pub(super) created: bool,
+}
+
+impl Written {
+    /// The code to answer with.
+    pub(super) fn code(&self) -> StatusCode {
+        match self.created {
+            true => StatusCode::CREATED,
+            false => StatusCode::OK,
+        }
+    }
 }
 
 /// A list of documents.
@@ -387,7 +401,7 @@ impl<K: RestKind> Resource for Registry<K> {
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
-            let (object, warnings) = decode::<K>(document, options.validation)?;
+            let (object, warnings) = decode::<K>(document, options)?;
             written(&Self::create(self, object, &options.write).await?, warnings)
         }
         .boxed()
@@ -400,9 +414,13 @@ impl<K: RestKind> Resource for Registry<K> {
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
-            let (object, warnings) = decode::<K>(document, options.validation)?;
-            let updated = Self::update(self, object, part, &options.write).await?;
-            written(&updated, warnings)
+            let (object, warnings) = decode::<K>(document, options)?;
+            let put = Self::put(self, object, part, &options.write);
+            let (object, created) = put.await?;
+            Ok(Written {
+                created,
+                ..written(&object, warnings)?
+            })
         }
         .boxed()
     }
@@ -416,11 +434,9 @@ impl<K: RestKind> Resource for Registry<K> {
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
             let decode = |document| {
-                decode::<K>(document, options.validation).map_err(|refused| {
-                    match patch.document() {
-                        Some(patch) if !refused.fields.is_empty() => error::misfit(patch, &refused),
-                        _ => refused,
-                    }
+                decode::<K>(document, options).map_err(|refused| match patch.document() {
+                    Some(patch) if !refused.fields.is_empty() => error::misfit(patch, &refused),
+                    _ => refused,
                 })
             };
             let (object, warnings, created) =
@@ -467,7 +483,8 @@ impl<K: RestKind> Resource for Registry<K> {
     }
 
     fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<String>, ApiError> {
-        let (object, _) = decode::<K>(document, FieldValidation::Ignore)?;
+        let decoded = K::from_json_noting(document);
+        let (object, _) = decoded.map_err(|error| error::not_strict::<K>(&error))?;
         Ok(object.cells(now))
     }
 }
@@ -483,26 +500,15 @@ fn query<K: Strategy>(selection: &Selection) -> Result<Query, ApiError> {
 
 /// The object of a document, and what is to be warned of.
 pub(super) fn decode<K: Object>(
-    document: Value,
-    validation: FieldValidation,
+    mut document: Value,
+    options: &WriteOptions,
 ) -> Result<(K, Vec<String>), ApiError> {
-    let undecodable = |error: podplane_api::strict::StrictError| error::not_strict::<K>(&error);
-    match validation {
-        FieldValidation::Strict => K::from_json(document)
-            .map(|object| (object, Vec::new()))
-            .map_err(undecodable),
-        FieldValidation::Warn => {
-            let (object, unknown) = K::from_json_noting(document).map_err(undecodable)?;
-            let warnings = unknown
-                .iter()
-                .map(|path| format!("unknown field \"{path}\""));
-            Ok((object, warnings.collect()))
-        }
-        FieldValidation::Ignore => {
-            let (object, _) = K::from_json_noting(document).map_err(undecodable)?;
-            Ok((object, Vec::new()))
-        }
-    }
+    let undecodable = |error: StrictError| error::not_strict::<K>(&error);
+    let changed = Type::of::<K>().map(|ty| canonicalize(ty, &mut document));
+    let (object, unknown) = K::from_json_noting(document).map_err(undecodable)?;
+    let mut warnings = options.judge(unknown).map_err(undecodable)?;
+    warnings.extend(changed.into_iter().flatten());
+    Ok((object, warnings))
 }
 
 fn json<K: Object>(object: &K) -> Result<Value, ApiError> {

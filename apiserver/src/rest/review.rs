@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::{
     discovery::about,
-    request::{FieldValidation, WriteOptions},
+    request::WriteOptions,
     resource::{Names, Resource, Written},
 };
 use crate::error;
@@ -61,7 +61,7 @@ impl Served {
 struct Review {
     names: Names,
     served: Arc<[Served]>,
-    answer: fn(&[Served], Value, FieldValidation) -> Result<Written, ApiError>,
+    answer: fn(&[Served], Value, &WriteOptions) -> Result<Written, ApiError>,
 }
 
 impl Resource for Review {
@@ -74,7 +74,7 @@ impl Resource for Review {
         document: Value,
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
-        async move { (self.answer)(&self.served, document, options.validation) }.boxed()
+        async move { (self.answer)(&self.served, document, options) }.boxed()
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
             "SelfSubjectReview",
             "selfsubjectreviews",
             "selfsubjectreview",
-            who as fn(&[Served], Value, FieldValidation) -> Result<Written, ApiError>,
+            who as fn(&[Served], Value, &WriteOptions) -> Result<Written, ApiError>,
         ),
         (
             "authorization.k8s.io",
@@ -150,7 +150,7 @@ fn served(names: &Names) -> Vec<Served> {
         .collect()
 }
 
-fn who(_: &[Served], document: Value, validation: FieldValidation) -> Result<Written, ApiError> {
+fn who(_: &[Served], document: Value, options: &WriteOptions) -> Result<Written, ApiError> {
     let answer = |review: &mut SelfSubjectReview| {
         let user_info = UserInfo {
             username: Some(ANYBODY.into()),
@@ -162,14 +162,10 @@ fn who(_: &[Served], document: Value, validation: FieldValidation) -> Result<Wri
         });
         ErrorList::new()
     };
-    answered("SelfSubjectReview", document, validation, answer)
+    answered("SelfSubjectReview", document, options, answer)
 }
 
-fn access(
-    served: &[Served],
-    document: Value,
-    validation: FieldValidation,
-) -> Result<Written, ApiError> {
+fn access(served: &[Served], document: Value, options: &WriteOptions) -> Result<Written, ApiError> {
     let answer = |review: &mut SelfSubjectAccessReview| {
         let mut errors = ErrorList::new();
         let path = Path::new("spec").child("resourceAttributes");
@@ -197,14 +193,10 @@ fn access(
         });
         errors
     };
-    answered("SelfSubjectAccessReview", document, validation, answer)
+    answered("SelfSubjectAccessReview", document, options, answer)
 }
 
-fn rules(
-    served: &[Served],
-    document: Value,
-    validation: FieldValidation,
-) -> Result<Written, ApiError> {
+fn rules(served: &[Served], document: Value, options: &WriteOptions) -> Result<Written, ApiError> {
     let answer = |review: &mut SelfSubjectRulesReview| {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         let rule = |served: &Served| ResourceRule {
@@ -225,14 +217,14 @@ fn rules(
         });
         ErrorList::new()
     };
-    answered("SelfSubjectRulesReview", document, validation, answer)
+    answered("SelfSubjectRulesReview", document, options, answer)
 }
 
 /// Reads a review, fills in its answer, and writes it.
 fn answered<T: DeserializeOwned + Serialize>(
     kind: &str,
     document: Value,
-    validation: FieldValidation,
+    options: &WriteOptions,
     answer: impl FnOnce(&mut T) -> ErrorList,
 ) -> Result<Written, ApiError> {
     let group = document["apiVersion"].as_str().unwrap_or_default();
@@ -243,20 +235,11 @@ fn answered<T: DeserializeOwned + Serialize>(
         .to_owned();
     let undecodable = |error| error::not_strictly(kind, "v1", &error);
     let (mut review, unknown) = strict::decode_noting::<T, _>(document).map_err(undecodable)?;
-    if validation == FieldValidation::Strict && !unknown.is_empty() {
-        return Err(undecodable(strict::StrictError::UnknownFields {
-            paths: unknown,
-        }));
-    }
+    let warnings = options.judge(unknown).map_err(undecodable)?;
     let errors = answer(&mut review);
     if !errors.is_empty() {
         return Err(error::invalid_of(&group, kind, &name, &errors));
     }
-    let warned = |path: &String| format!("unknown field \"{path}\"");
-    let warnings = match validation {
-        FieldValidation::Warn => unknown.iter().map(warned).collect(),
-        _ => Vec::new(),
-    };
     let document = serde_json::to_value(review).map_err(|error| error::internal(&error))?;
     Ok(Written {
         document,
@@ -268,6 +251,7 @@ fn answered<T: DeserializeOwned + Serialize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{registry::Write, rest::request::FieldValidation};
 
     fn served() -> Vec<Served> {
         let served = |group, resource: &str, verbs: &[&'static str]| Served {
@@ -280,6 +264,14 @@ mod tests {
             served("", "pods/eviction", &["create"]),
             served("apps", "deployments", &["get"]),
         ]
+    }
+
+    fn strict() -> WriteOptions {
+        WriteOptions {
+            write: Write::default(),
+            validation: FieldValidation::Strict,
+            duplicates: Vec::new(),
+        }
     }
 
     fn review(spec: &Value) -> Value {
@@ -311,24 +303,24 @@ mod tests {
             (json!({"verb": "list", "resource": "secrets"}), false),
         ] {
             let document = review(&json!({"resourceAttributes": asked.clone()}));
-            let answer = access(&served(), document, FieldValidation::Strict).unwrap();
+            let answer = access(&served(), document, &strict()).unwrap();
             assert_eq!(answer.document["status"]["allowed"], allowed, "{asked}");
             assert_eq!(answer.document["status"]["reason"].is_null(), allowed);
         }
         let paths = review(&json!({"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}));
-        let answer = access(&served(), paths, FieldValidation::Strict).unwrap();
+        let answer = access(&served(), paths, &strict()).unwrap();
         assert_eq!(answer.document["status"]["allowed"], true);
     }
 
     #[test]
     fn a_review_of_nothing_is_refused() {
-        let error = access(&served(), review(&json!({})), FieldValidation::Strict).unwrap_err();
+        let error = access(&served(), review(&json!({})), &strict()).unwrap_err();
         assert_eq!(
             error.message,
             "SelfSubjectAccessReview.authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified"
         );
         let unknown = review(&json!({"resourceAttribute": {}}));
-        let error = access(&served(), unknown.clone(), FieldValidation::Strict).unwrap_err();
+        let error = access(&served(), unknown.clone(), &strict()).unwrap_err();
         assert!(
             error
                 .message
@@ -340,7 +332,7 @@ mod tests {
     #[test]
     fn nobody_is_known() {
         let document = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}});
-        let answer = who(&[], document, FieldValidation::Strict).unwrap();
+        let answer = who(&[], document, &strict()).unwrap();
         let user = &answer.document["status"]["userInfo"];
         assert_eq!(user["username"], ANYBODY);
         assert_eq!(user["groups"], json!([GROUP]));
@@ -349,7 +341,7 @@ mod tests {
     #[test]
     fn the_rules_are_what_is_served() {
         let document = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "metadata": {}, "spec": {"namespace": "x"}});
-        let answer = rules(&served(), document, FieldValidation::Strict).unwrap();
+        let answer = rules(&served(), document, &strict()).unwrap();
         let rules = &answer.document["status"]["resourceRules"];
         assert_eq!(
             rules[1],

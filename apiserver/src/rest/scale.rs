@@ -38,11 +38,11 @@ impl Call<'_> {
             Method::PATCH => Change::Patch(patch::parse(&self.headers, &self.body)?),
             _ => return Ok(answer::not_allowed()),
         };
-        let write = options.write(&self.headers)?;
+        let write = self.write_options(options)?;
         loop {
             let live = view(&resource.get(&key).await?);
             let document = change.of(live.clone())?;
-            let (scale, warnings) = resource::decode::<Scale>(document, write.validation)?;
+            let (scale, warnings) = resource::decode::<Scale>(document, &write)?;
             // What was patched is what was read, so another write in between is no conflict unless the patch itself names a revision.
             let patched = matches!(change, Change::Patch(_))
                 && live["metadata"]["resourceVersion"] == scale.resource_version();

@@ -10,6 +10,7 @@ const TTL: SignedDuration = SignedDuration::from_hours(1);
 
 impl Strategy for Event {
     const SERVICE: &'static str = "podplane.core.v1.EventService";
+    const CREATE_ON_UPDATE: bool = true;
 
     fn expires(&self) -> Option<Timestamp> {
         let times = [

@@ -15,6 +15,7 @@ const AFFINITY_SECONDS: i32 = 10_800;
 
 impl Strategy for Service {
     const SERVICE: &'static str = "podplane.core.v1.ServiceService";
+    const CREATE_ON_UPDATE: bool = true;
 
     fn set_defaults(&mut self) {
         set_defaults(self.spec.get_or_insert_default());

@@ -11,6 +11,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod canonical;
+mod duplicates;
 pub mod event_view;
 pub mod names;
 pub mod nesting;
@@ -26,6 +28,7 @@ pub mod table;
 pub mod taints;
 pub mod validation;
 
+pub use duplicates::duplicates;
 pub use k8s_openapi::{
     api::{
         apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,

@@ -71,7 +71,7 @@ pub trait Object:
     fn from_json(document: Value) -> Result<Self, StrictError> {
         match Self::from_json_noting(document)? {
             (object, unknown) if unknown.is_empty() => Ok(object),
-            (_, paths) => Err(StrictError::UnknownFields { paths }),
+            (_, paths) => Err(StrictError::unknown(paths)),
         }
     }
 

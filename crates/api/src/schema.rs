@@ -66,6 +66,8 @@ pub struct Struct {
 pub struct Field {
     shape: Shape,
     atomic: Option<bool>,
+    /// Whether every document has it, even if it is empty.
+    pub required: bool,
     /// What a strategic merge patch does with it.
     pub patch: PatchMeta,
 }
@@ -252,6 +254,7 @@ fn definition(name: &str, schema: &Value, all: &Map<String, Value>) -> Definitio
             _ => Definition::Scalar,
         };
     };
+    let required = schema["required"].as_array();
     let fields = properties.iter().map(|(name, property)| {
         let strategies: Vec<_> = text(property, "x-kubernetes-patch-strategy")
             .into_iter()
@@ -260,6 +263,7 @@ fn definition(name: &str, schema: &Value, all: &Map<String, Value>) -> Definitio
         let field = Field {
             shape: shape(property, all),
             atomic: text(property, "x-kubernetes-map-type").map(|kind| kind == "atomic"),
+            required: required.is_some_and(|all| all.iter().any(|field| field == name)),
             patch: PatchMeta {
                 merge: strategies.contains(&"merge"),
                 replace: strategies.contains(&"replace"),

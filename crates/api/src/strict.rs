@@ -17,43 +17,68 @@ pub enum StrictError {
         /// What is wrong.
         message: String,
     },
-    /// Fields that the kind does not have.
-    #[error("{}", display_unknown(.paths))]
-    UnknownFields {
-        /// Where, one path for each, in the order of the document.
-        paths: Vec<String>,
+    /// Fields that the kind does not have, or that the document has more than once.
+    #[error("{}", display_fields(.unknown, .duplicate))]
+    Fields {
+        /// The paths of those that the kind does not have, in the order of the document.
+        unknown: Vec<String>,
+        /// The paths of those that are there more than once.
+        duplicate: Vec<String>,
     },
 }
 
 impl StrictError {
+    /// The error for these fields that the kind does not have.
+    pub fn unknown(paths: Vec<String>) -> Self {
+        Self::Fields {
+            unknown: paths,
+            duplicate: Vec::new(),
+        }
+    }
+
     /// The path of the first offending field.
     pub fn path(&self) -> &str {
         match self {
             Self::Malformed { path, .. } => path,
-            Self::UnknownFields { paths } => paths.first().map_or("", String::as_str),
+            Self::Fields { unknown, duplicate } => {
+                let mut paths = unknown.iter().chain(duplicate);
+                paths.next().map_or("", String::as_str)
+            }
         }
     }
 }
 
-fn display_unknown(paths: &[String]) -> String {
-    let each: Vec<_> = paths
+fn display_fields(unknown: &[String], duplicate: &[String]) -> String {
+    field_faults(unknown, duplicate)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Each fault in the words of Kubernetes' strict decoder, which are also those of its warnings.
+pub fn field_faults<'a>(
+    unknown: &'a [String],
+    duplicate: &'a [String],
+) -> impl Iterator<Item = String> + 'a {
+    let unknown = unknown
         .iter()
-        .map(|path| format!("unknown field \"{path}\""))
-        .collect();
-    each.join(", ")
+        .map(|path| format!("unknown field \"{path}\""));
+    let duplicate = duplicate
+        .iter()
+        .map(|path| format!("duplicate field \"{path}\""));
+    unknown.chain(duplicate)
 }
 
 /// Decodes one object from any serde format and refuses fields that `T` does not have.
 ///
 /// # Errors
 ///
-/// [`StrictError::Malformed`] for the first value of a wrong type or form, [`StrictError::UnknownFields`] naming all fields that `T` does not have.
+/// [`StrictError::Malformed`] for the first value of a wrong type or form, [`StrictError::Fields`] naming all fields that `T` does not have.
 pub fn decode<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     document: D,
 ) -> Result<T, StrictError> {
     match decode_noting(document)? {
         (object, unknown) if unknown.is_empty() => Ok(object),
-        (_, paths) => Err(StrictError::UnknownFields { paths }),
+        (_, paths) => Err(StrictError::unknown(paths)),
     }
 }
 

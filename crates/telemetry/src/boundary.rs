@@ -184,6 +184,7 @@ fn failure(
         "status": "Failure",
         "message": message,
         "reason": reason,
+        "details": {},
         "code": code.as_u16(),
     });
     let mut response = Response::new(Body::new(Full::from(format!("{status}\n"))));

@@ -1,7 +1,9 @@
 //! The types whose JSON is not made of their fields.
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
-use podplane_api::jiff::Timestamp;
+use podplane_api::jiff::{SignedDuration, Timestamp, civil::DateTime};
 use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage as _, Value};
 use serde_json::Value as Json;
 
@@ -13,6 +15,9 @@ const MICRO_TIME: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.MicroTime";
 const INT_OR_STRING: &str = "k8s.io.apimachinery.pkg.util.intstr.IntOrString";
 const FIELDS: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1";
 const RAW: &str = "k8s.io.apimachinery.pkg.runtime.RawExtension";
+
+/// The seconds of 9999 that are beyond [`Timestamp::MAX`].
+const LATE: RangeInclusive<i64> = 253_402_207_201..=253_402_300_799;
 
 /// `intstr.String`, as the type of an IntOrString.
 const STRING: i64 = 1;
@@ -42,11 +47,14 @@ pub(super) fn to_json(message: &DynamicMessage) -> Result<Json, Misfit> {
             "" => "0".into(),
             text => text.into(),
         }),
-        TIME => Ok(time(integer("seconds")?, 0)?.to_string().into()),
-        MICRO_TIME => {
-            let time = time(integer("seconds")?, integer("nanos")?)?;
-            Ok(format!("{time:.6}").into())
-        }
+        TIME => Ok(match integer("seconds")? {
+            late if LATE.contains(&late) => late_time(late)?.into(),
+            seconds => time(seconds, 0)?.to_string().into(),
+        }),
+        MICRO_TIME => Ok(match integer("seconds")? {
+            late if LATE.contains(&late) => late_time(late)?.into(),
+            seconds => format!("{:.6}", time(seconds, integer("nanos")?)?).into(),
+        }),
         INT_OR_STRING => Ok(match integer("type")? {
             STRING => text("strVal")?.into(),
             _ => integer("intVal")?.into(),
@@ -55,6 +63,14 @@ pub(super) fn to_json(message: &DynamicMessage) -> Result<Json, Misfit> {
         RAW => document(field("raw")?.as_ref()),
         _ => Err(unmapped(message)),
     }
+}
+
+/// The text of a time of which there is no [`Timestamp`]. What it is kept as, its reader decides.
+fn late_time(seconds: i64) -> Result<String, Misfit> {
+    let epoch = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+    let time = epoch.checked_add(SignedDuration::from_secs(seconds));
+    let time = time.map_err(|error| Misfit::new(error.to_string()))?;
+    Ok(format!("{time}Z"))
 }
 
 fn time(seconds: i64, nanos: i64) -> Result<Timestamp, Misfit> {

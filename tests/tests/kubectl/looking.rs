@@ -16,6 +16,8 @@ pub(super) const CASES: &[Case] = &[
     ("explain --recursive", explain_recursive),
     ("explain of every resource", explain_all),
     ("diff", diff),
+    ("diff of what was got", diff_of_got),
+    ("debug", debug),
     ("logs", logs),
     ("logs with options", logs_options),
     ("logs -f", logs_follow),
@@ -242,6 +244,35 @@ fn explain_all(kubectl: &Kubectl) {
         let text = kubectl.run(&format!("explain {plural}")).ok();
         assert!(text.contains("FIELDS:"), "{name}: {text}");
     }
+}
+
+/// kubectl sends empty annotations, which no object has.
+fn diff_of_got(kubectl: &Kubectl) {
+    kubectl
+        .run("create deployment web --image=pause --replicas=0")
+        .ok();
+    let raw = format!("/api/v1/namespaces/{}/pods", kubectl.namespace);
+    let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"nodeSelector":{"no":"such"},"containers":[{"name":"c","image":"pause"}]}}"#;
+    kubectl.fed(&format!("create --raw {raw} -f -"), pod).ok();
+    let observed = r#"deployment web -o jsonpath={.status.observedGeneration}"#;
+    kubectl.until(&format!("get {observed}"), |seen| seen.stdout == "1");
+    for what in ["deployment", "pod"] {
+        let got = kubectl.run(&format!("get {what} web -o yaml")).ok();
+        let same = kubectl.fed("diff -f -", &got);
+        assert_eq!(same.stdout, "", "{what}");
+        same.ok();
+    }
+}
+
+/// Versions ask for a sub-resource that is not served; each says so instead of a panic.
+fn debug(kubectl: &Kubectl) {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  nodeSelector: {no: such}\n  containers:\n  - name: c\n    image: pause\n";
+    kubectl.apply(pod);
+    let refused = kubectl.run("debug web --image=busybox --quiet").failed(1);
+    assert!(
+        refused.contains("ephemeral containers are disabled for this cluster"),
+        "{refused}"
+    );
 }
 
 fn diff(kubectl: &Kubectl) {

@@ -54,6 +54,7 @@ fn options() -> WriteOptions {
     WriteOptions {
         write: Write::default(),
         validation: FieldValidation::Strict,
+        duplicates: Vec::new(),
     }
 }
 

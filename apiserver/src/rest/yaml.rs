@@ -1,0 +1,39 @@
+//! Documents in YAML, for clients that ask for it. They are made of the JSON that everybody gets.
+
+use axum::{body::Body, extract::Request, middleware::Next};
+use bytes::Bytes;
+use http::{HeaderValue, header};
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+
+use super::answer::{self, Answer};
+
+/// Converts the document that answers a request which asks for YAML.
+pub(super) async fn answer(request: Request, next: Next) -> Answer {
+    let is_wanted = answer::wants_yaml(request.headers());
+    let answer = next.run(request).await;
+    let media = answer.headers().get(header::CONTENT_TYPE);
+    if !is_wanted || media.is_none_or(|media| media != "application/json") {
+        return answer;
+    }
+    let (mut parts, body) = answer.into_parts();
+    // Watches, which have no end, are refused in YAML.
+    let json = match body.collect().await {
+        Ok(json) => json.to_bytes(),
+        Err(error) => return answer::refusal(&crate::error::internal(&error), Default::default()),
+    };
+    let Some(yaml) = of_json(&json) else {
+        return Answer::from_parts(parts, Body::from(json));
+    };
+    let yaml_type = HeaderValue::from_static(answer::YAML);
+    parts.headers.insert(header::CONTENT_TYPE, yaml_type);
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Answer::from_parts(parts, Body::from(yaml))
+}
+
+/// The text that a YAML 1.1 parser reads back as the same value; `None` if the bytes are not JSON.
+fn of_json(json: &Bytes) -> Option<String> {
+    let document: Value = serde_json::from_slice(json).ok()?;
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(&document, options).ok()
+}
