@@ -10,6 +10,7 @@ mod call;
 mod discovery;
 pub(crate) mod events;
 mod log;
+mod not_stored;
 mod openapi;
 mod patch;
 mod request;
@@ -77,6 +78,9 @@ pub(crate) fn router(
     registry: &mut Registry,
 ) -> Router {
     let Shared { journeys, stop } = shared;
+    let of_nothing = kinds.first().into_iter().flat_map(not_stored::kinds);
+    let of_nothing: Vec<_> = of_nothing.collect();
+    kinds.extend(of_nothing);
     kinds.extend(review::reviews(&kinds));
     let kinds: Arc<[_]> = kinds.into();
     Metrics::show_stored(registry, Arc::clone(&kinds), position);

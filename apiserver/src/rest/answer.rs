@@ -269,6 +269,14 @@ pub(super) fn no_such_path() -> Answer {
     )
 }
 
+/// The kind at the path has no objects, and can have none.
+pub(super) fn not_stored(resource: &str) -> Answer {
+    let why = format!(
+        "podplane does not store {resource}: they can be listed, and the list is always empty"
+    );
+    refuse_path(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", &why)
+}
+
 /// The client takes none of the forms that there are.
 pub(super) fn not_acceptable(forms: &[&str]) -> Answer {
     let forms = forms.join(", ");

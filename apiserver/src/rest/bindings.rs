@@ -35,6 +35,7 @@ impl Bindings {
             verbs: &["create"],
             subresources: &[],
             returns_deleted: false,
+            is_stored: true,
         };
         Self { pods, names }
     }

@@ -90,7 +90,10 @@ impl Call<'_> {
             Some(subresource) => discovery::about(names, subresource).verbs,
         };
         if !allowed.contains(&verb) {
-            return Ok(answer::not_allowed());
+            return Ok(match names.is_stored {
+                true => answer::not_allowed(),
+                false => answer::not_stored(&error::qualified(names.plural, names.group)),
+            });
         }
         body::check_type(&self.method, &self.headers, &self.body)?;
         let part = match self.target.subresource {

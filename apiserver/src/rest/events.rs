@@ -48,6 +48,7 @@ impl EventsV1 {
             scope: Scope::Namespaced,
             subresources: &[],
             returns_deleted: false,
+            is_stored: true,
             verbs: <Event as RestKind>::VERBS,
         };
         let core = Arc::new(core);

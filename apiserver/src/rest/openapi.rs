@@ -122,7 +122,11 @@ impl OpenApi {
 }
 
 fn documents(kinds: &[Arc<dyn Resource>]) -> BTreeMap<String, Document> {
-    let definitions = Definitions::read();
+    let mut definitions = Definitions::read();
+    let not_stored = kinds.iter().map(|kind| kind.names());
+    for names in not_stored.filter(|names| !names.is_stored) {
+        definitions.add_not_stored(names);
+    }
     let documents = versions(kinds)
         .into_iter()
         .map(|((group, version), names)| {
@@ -168,6 +172,33 @@ impl Definitions {
             }
         }
         Self { schemas, kinds }
+    }
+
+    /// Adds a kind that is not stored, with what is known of every kind.
+    fn add_not_stored(&mut self, names: &Names) {
+        const METADATA: &str =
+            "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+        let Names {
+            group,
+            version,
+            kind,
+            plural,
+            ..
+        } = names;
+        let name = format!("dev.podplane.notstored.{kind}");
+        let schema = json!({
+            "type": "object",
+            "description": format!("podplane does not store {plural}: the list of them is always empty."),
+            "properties": {
+                "apiVersion": {"type": "string"},
+                "kind": {"type": "string"},
+                "metadata": {"$ref": METADATA},
+            },
+            "x-kubernetes-group-version-kind": [{"group": group, "version": version, "kind": kind}],
+        });
+        let key = [*group, *version, *kind].map(str::to_owned);
+        self.kinds.insert(key, name.clone());
+        self.schemas.insert(name, schema);
     }
 
     /// The schema of a kind; any object if it has none.

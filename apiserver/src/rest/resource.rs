@@ -44,6 +44,8 @@ pub(crate) struct Names {
     pub(super) subresources: &'static [Subresource],
     /// Whether who deletes one gets it back, and not only a `Status` (`ReturnDeletedObject` of the reference's storage).
     pub(super) returns_deleted: bool,
+    /// Whether there can be objects, or answers, of the kind.
+    pub(super) is_stored: bool,
 }
 
 impl Names {
@@ -347,6 +349,7 @@ impl<K: RestKind> Named<K> {
         verbs: K::VERBS,
         subresources: K::SUBRESOURCES,
         returns_deleted: K::RETURNS_DELETED,
+        is_stored: true,
     };
 }
 

@@ -122,6 +122,7 @@ pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
             scope: Scope::Cluster,
             subresources: &[],
             returns_deleted: false,
+            is_stored: true,
             verbs: &["create"],
         };
         let served = Arc::clone(&served);

@@ -497,3 +497,48 @@ async fn times_of_the_end_of_9999_are_kept_as_the_latest_there_is() {
     assert_eq!(shown.code, 200, "{}", shown.body);
     server.stop().await;
 }
+
+/// What `kubectl apply --prune` and `cluster-info dump` list, whether there is any or not.
+#[tokio::test]
+async fn kinds_that_are_not_stored_have_empty_lists_and_say_why_they_take_nothing() {
+    let server = TestServer::start().await;
+    server.json(Method::POST, PODS, &manifest("a")).await;
+    for (base, kind) in [
+        ("/api/v1/namespaces/default/configmaps", "ConfigMap"),
+        ("/api/v1/secrets", "Secret"),
+        ("/api/v1/persistentvolumes", "PersistentVolume"),
+        ("/apis/apps/v1/namespaces/default/daemonsets", "DaemonSet"),
+        ("/apis/batch/v1/jobs", "Job"),
+        ("/apis/networking.k8s.io/v1/ingresses", "Ingress"),
+    ] {
+        let list = server
+            .get(&format!("{base}?labelSelector=a%3Db&limit=500"))
+            .await;
+        let list = list.body;
+        assert_eq!(list["kind"], format!("{kind}List"), "{list}");
+        assert_eq!(list["items"], json!([]), "{base}");
+        assert!(list["metadata"]["resourceVersion"].is_string(), "{list}");
+        let query = "watch=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        let watch = within(server.rest.watch(&format!("{base}?{query}"))).await;
+        let (code, mut events) = watch.unwrap();
+        assert_eq!(code, 200, "{base}");
+        let event = within(events.next()).await.unwrap().unwrap();
+        assert_eq!(event["type"], "BOOKMARK", "{event}");
+        assert_eq!(event["object"]["kind"], kind, "{event}");
+    }
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let missing = server.get(&format!("{secrets}/a")).await;
+    assert_eq!(missing.code, 404);
+    assert_eq!(
+        missing.body["details"],
+        json!({"kind": "secrets", "name": "a"})
+    );
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}});
+    let refused = server.json(Method::POST, secrets, &secret).await;
+    assert_eq!(refused.code, 405);
+    assert_eq!(
+        refused.body["message"],
+        "podplane does not store secrets: they can be listed, and the list is always empty"
+    );
+    server.stop().await;
+}

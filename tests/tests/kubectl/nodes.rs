@@ -127,7 +127,7 @@ fn drain_refused(kubectl: &Kubectl) {
     kubectl.run(&format!("uncordon {node}")).ok();
 }
 
-/// DaemonSets are not served, so that its pods have lost their owner.
+/// DaemonSets are not stored, so that its pods have lost their owner.
 fn drain_daemon_set(kubectl: &Kubectl) {
     let node = kubectl.node();
     let namespace = &kubectl.namespace;
@@ -140,7 +140,7 @@ fn drain_daemon_set(kubectl: &Kubectl) {
     let refused = kubectl
         .run(&format!("drain {node} --ignore-daemonsets"))
         .failed(1);
-    let missing = format!("the server could not find the requested resource: {namespace}/web");
+    let missing = format!("daemonsets.apps \"web\" not found: {namespace}/web");
     assert!(refused.contains(&missing), "{refused}");
     kubectl.run("get pod web").ok();
     let drained = kubectl.run(&format!("drain {node} --ignore-daemonsets --force"));

@@ -268,6 +268,13 @@ fn prune(kubectl: &Kubectl) {
         .ok();
     assert_eq!(text, "pod/a unchanged\npod/b pruned\n");
     kubectl.until("get pods -o name", |seen| seen.stdout == "pod/a\n");
+    // Without a list, kubectl looks at many kinds, some of which are not stored.
+    kubectl.apply(&both);
+    let namespace = &kubectl.namespace;
+    let args = format!("apply --prune -n {namespace} -l app=x -f -");
+    let text = kubectl.fed(&args, &pod("a", "x")).ok();
+    assert_eq!(text, "pod/a unchanged\npod/b pruned\n");
+    kubectl.until("get pods -o name", |seen| seen.stdout == "pod/a\n");
 }
 
 fn kustomize(kubectl: &Kubectl) {

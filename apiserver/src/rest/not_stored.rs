@@ -1,0 +1,181 @@
+//! Kinds of Kubernetes that are not stored, and of which lists are empty.
+//!
+//! `kubectl apply --prune` and `kubectl cluster-info dump` list a fixed set of kinds, and give up at
+//! the first one that a server does not know.
+
+use std::sync::Arc;
+
+use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, future::BoxFuture};
+use podplane_api::{ObjectKey, Scope};
+use podplane_proto::error::ApiError;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    request::ListOptions,
+    resource::{Documents, Names, Notice, Notices, Resource},
+};
+use crate::error;
+
+/// Selects nothing: a name does not begin so.
+const NOTHING: &str = "metadata.name=-";
+
+type Kind = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+    Scope,
+);
+
+/// The kinds that kubectl prunes and dumps, beside those that are stored: group, kind, plural,
+/// singular, short names and scope. All are of version v1.
+const KINDS: [Kind; 11] = [
+    (
+        "",
+        "ConfigMap",
+        "configmaps",
+        "configmap",
+        &["cm"],
+        Scope::Namespaced,
+    ),
+    (
+        "",
+        "Endpoints",
+        "endpoints",
+        "endpoints",
+        &["ep"],
+        Scope::Namespaced,
+    ),
+    (
+        "",
+        "PersistentVolume",
+        "persistentvolumes",
+        "persistentvolume",
+        &["pv"],
+        Scope::Cluster,
+    ),
+    (
+        "",
+        "PersistentVolumeClaim",
+        "persistentvolumeclaims",
+        "persistentvolumeclaim",
+        &["pvc"],
+        Scope::Namespaced,
+    ),
+    (
+        "",
+        "ReplicationController",
+        "replicationcontrollers",
+        "replicationcontroller",
+        &["rc"],
+        Scope::Namespaced,
+    ),
+    ("", "Secret", "secrets", "secret", &[], Scope::Namespaced),
+    (
+        "apps",
+        "DaemonSet",
+        "daemonsets",
+        "daemonset",
+        &["ds"],
+        Scope::Namespaced,
+    ),
+    (
+        "apps",
+        "StatefulSet",
+        "statefulsets",
+        "statefulset",
+        &["sts"],
+        Scope::Namespaced,
+    ),
+    (
+        "batch",
+        "CronJob",
+        "cronjobs",
+        "cronjob",
+        &["cj"],
+        Scope::Namespaced,
+    ),
+    ("batch", "Job", "jobs", "job", &[], Scope::Namespaced),
+    (
+        "networking.k8s.io",
+        "Ingress",
+        "ingresses",
+        "ingress",
+        &["ing"],
+        Scope::Namespaced,
+    ),
+];
+
+/// The verbs of these kinds.
+const VERBS: [&str; 3] = ["get", "list", "watch"];
+
+/// A kind of which there are no objects.
+struct NotStored {
+    names: Names,
+    /// A kind that is stored, whose revisions and bookmarks count for this one.
+    stored: Arc<dyn Resource>,
+}
+
+/// The kinds that are not stored, beside one that is.
+pub(crate) fn kinds(stored: &Arc<dyn Resource>) -> impl Iterator<Item = Arc<dyn Resource>> {
+    KINDS
+        .into_iter()
+        .map(|(group, kind, plural, singular, short, scope)| {
+            let names = Names {
+                group,
+                version: "v1",
+                kind,
+                plural,
+                singular,
+                short,
+                categories: &[],
+                scope,
+                verbs: &VERBS,
+                subresources: &[],
+                returns_deleted: false,
+                is_stored: false,
+            };
+            let stored = Arc::clone(stored);
+            Arc::new(NotStored { names, stored }) as Arc<dyn Resource>
+        })
+}
+
+impl Resource for NotStored {
+    fn names(&self) -> &Names {
+        &self.names
+    }
+
+    fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>> {
+        let resource = error::qualified(self.names.plural, self.names.group);
+        async move { Err(ApiError::not_found(&resource, &key.name)) }.boxed()
+    }
+
+    fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>> {
+        async move { self.stored.list(&of_nothing(options)).await }.boxed()
+    }
+
+    fn watch<'a>(
+        &'a self,
+        options: &'a ListOptions,
+        ends: Instant,
+    ) -> BoxFuture<'a, Result<Notices, ApiError>> {
+        let (api_version, kind) = (self.names.api_version(), self.names.kind);
+        // What comes are bookmarks.
+        let renamed = move |mut notice: Notice| {
+            notice.document["apiVersion"] = api_version.as_str().into();
+            notice.document["kind"] = kind.into();
+            notice
+        };
+        async move { self.stored.watch(&of_nothing(options), ends).await }
+            .map_ok(|notices| notices.map(move |notice| notice.map(&renamed)).boxed())
+            .boxed()
+    }
+}
+
+fn of_nothing(options: &ListOptions) -> ListOptions {
+    let mut nothing = options.clone();
+    NOTHING.clone_into(&mut nothing.selection.fields);
+    nothing
+}
