@@ -7,6 +7,7 @@ use std::{
 };
 
 use anstyle::{AnsiColor, Style};
+use podplane_api::printable;
 use podplane_client::{ApiError, Reason};
 
 use crate::cluster::limits;
@@ -96,11 +97,18 @@ impl fmt::Display for Report<'_> {
             return Ok(());
         };
         match first.downcast_ref::<ApiError>() {
-            Some(refused) => write!(f, "{ERROR}{}{ERROR:#}{}", prefix(refused), refused.message)?,
-            None => write!(f, "{ERROR}error: {ERROR:#}{first}")?,
+            Some(refused) => {
+                let message = printable::lines(&refused.message);
+                write!(f, "{ERROR}{}{ERROR:#}{message}", prefix(refused))?;
+            }
+            None => {
+                let first = first.to_string();
+                write!(f, "{ERROR}error: {ERROR:#}{}", printable::lines(&first))?;
+            }
         }
         for cause in chain {
-            write!(f, "\n  caused by: {cause}")?;
+            let cause = cause.to_string();
+            write!(f, "\n  caused by: {}", printable::lines(&cause))?;
         }
         Ok(())
     }
@@ -155,6 +163,13 @@ mod tests {
             plain(&error),
             "error: read x.yaml\n  caused by: disk on fire"
         );
+    }
+
+    #[test]
+    fn the_terminal_is_not_driven_by_what_an_error_quotes() {
+        let error = ApiError::new(Reason::BadRequest, "a \u{1b}[31mb\u{202e}\nc").into();
+        let shown = Report(&error).to_string();
+        assert!(shown.ends_with("a \\u{1b}[31mb\\u{202e}\nc"), "{shown:?}");
     }
 
     #[test]

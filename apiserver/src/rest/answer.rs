@@ -3,6 +3,7 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use podplane_api::printable;
 use podplane_proto::{
     error::{ApiError, FieldViolation, Reason},
     kubernetes,
@@ -90,6 +91,7 @@ pub(super) fn body(
 /// Warnings, one header each (RFC 7234 §5.5, as Kubernetes' API server has them).
 pub(super) fn warn(answer: &mut Answer, warnings: &[String]) {
     for warning in warnings {
+        let warning = printable::line(warning);
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
         let value = format!("299 - \"{quoted}\"");
         if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {

@@ -19,6 +19,7 @@ use http::{StatusCode, Uri};
 use podplane_api::{
     ObjectKey,
     jiff::{SignedDuration, Timestamp},
+    printable,
 };
 use podplane_proto::{error::ApiError, wire::WatchEventType};
 use serde::Deserialize;
@@ -308,6 +309,8 @@ impl Line {
             what,
             how,
         } = self;
+        // Messages, reasons and names of steps are anybody's.
+        let (what, how) = (printable::line(&what), printable::line(&how));
         let line = match stage {
             Stage::Traced => format!("{how}\n"),
             _ => format!("{time:.0} {what}: {how}\n"),
@@ -489,7 +492,8 @@ fn of_event(event: &Value) -> Option<Line> {
         Some(count @ 2..) => format!(" ({count} times)"),
         _ => String::new(),
     };
-    let how = format!("{}{times} [{}]", text(event, "/message"), by.join(", "));
+    let message = text(event, "/message").trim();
+    let how = format!("{message}{times} [{}]", by.join(", "));
     Some(line(when, stage, text(event, "/reason"), how))
 }
 

@@ -1,6 +1,6 @@
 //! Objects as rows of a `Table`, which is what kubectl prints (source: `meta.k8s.io/v1.Table`).
 
-use podplane_api::{jiff::Timestamp, table::Column};
+use podplane_api::{jiff::Timestamp, printable, table::Column};
 use podplane_proto::{error::ApiError, wire::ListMeta};
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ impl Tables {
 fn cell((column, text): (&Column, String)) -> Value {
     match text.parse::<i64>() {
         Ok(number) if column.integer => number.into(),
-        _ => text.into(),
+        _ => printable::line(&text).into(),
     }
 }
 

@@ -498,6 +498,38 @@ async fn times_of_the_end_of_9999_are_kept_as_the_latest_there_is() {
     server.stop().await;
 }
 
+/// Messages of events are anybody's; documents have them as they are.
+#[tokio::test]
+async fn tables_logs_and_warnings_cannot_drive_a_terminal() {
+    const EVIL: &str = "one\n\u{1b}[31mtwo\u{202e}three\r\n";
+    let server = TestServer::start().await;
+    let pod = server.json(Method::POST, PODS, &manifest("a")).await.body;
+    let event = json!({"metadata": {"name": "e"}, "reason": "\u{1b}]0;r\u{7}", "message": EVIL, "lastTimestamp": "2026-01-01T00:00:00Z",
+        "source": {"component": "\u{2066}kubelet"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "a", "uid": pod["metadata"]["uid"]}});
+    let events = "/api/v1/namespaces/default/events";
+    let created = server.json(Method::POST, events, &event).await;
+    assert_eq!(created.code, 201, "{}", created.body);
+    assert_eq!(created.body["message"], EVIL);
+    let shown = "one \\u{1b}[31mtwo\\u{202e}three";
+    let log = server.get(&format!("{PODS}/a/log")).await.body;
+    let log = log.as_str().unwrap();
+    let line = format!("\\u{{1b}}]0;r\\u{{7}}: {shown} [\\u{{2066}}kubelet]\n");
+    assert!(log.contains(&line), "{log:?}");
+    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = server.exchange(Method::GET, events, &table, "").await.body;
+    let cells = table["rows"][0]["cells"].as_array().unwrap();
+    assert!(cells.contains(&json!(shown)), "{cells:?}");
+    let mut unknown = manifest("b");
+    unknown["metadata"]["\u{1b}é\u{202e}"] = 1.into();
+    let warned = server.json(Method::POST, PODS, &unknown).await;
+    assert_eq!(
+        warnings(&warned),
+        ["unknown field \\\"metadata.\\\\u{1b}é\\\\u{202e}\\\""]
+    );
+    server.stop().await;
+}
+
 /// What `kubectl apply --prune` and `cluster-info dump` list, whether there is any or not.
 #[tokio::test]
 async fn kinds_that_are_not_stored_have_empty_lists_and_say_why_they_take_nothing() {

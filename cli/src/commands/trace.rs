@@ -141,10 +141,10 @@ fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
     } = answer;
     let width = termios::tcgetwinsize(stdio::stdout());
     let width = width.map_or(WIDTH, |size| usize::from(size.ws_col).max(1));
-    output::line(format_args!("pod {namespace}/{name}, uid {uid}"))?;
+    output::text(format_args!("pod {namespace}/{name}, uid {uid}"))?;
     if let Some(creation) = creation {
         let trace = Trace::try_from(creation)?;
-        output::line(format_args!(
+        output::text(format_args!(
             "\ntrace {}: {}",
             trace.trace_id,
             trace.journey()
@@ -153,7 +153,7 @@ fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
     }
     if let Some(deletion) = deletion {
         let trace = Trace::try_from(deletion)?;
-        output::line(format_args!("\ntrace {}: deletion", trace.trace_id))?;
+        output::text(format_args!("\ntrace {}: deletion", trace.trace_id))?;
         trace.print(width)?;
     }
     Ok(())
@@ -204,11 +204,11 @@ impl Trace {
         let begun = Timestamp::from_nanosecond(begun.unwrap_or_default().into());
         output::line(format_args!("from {:.3}", begun.unwrap_or_default()))?;
         for line in waterfall::lines(&self.spans, width) {
-            output::line(line)?;
+            output::text(line)?;
         }
         let links = self.spans.iter().filter(|span| span.parent == 0);
         for link in links.flat_map(|root| &root.links) {
-            output::line(format_args!("asked for by span {link}"))?;
+            output::text(format_args!("asked for by span {link}"))?;
         }
         if self.dropped_spans > 0 {
             let count = self.dropped_spans;

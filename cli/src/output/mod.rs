@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use podplane_api::printable;
 use serde::Serialize as _;
 use serde_json::{Value, ser::PrettyFormatter};
 
@@ -31,6 +32,11 @@ pub(crate) enum Format {
 /// Prints a line.
 pub(crate) fn line(line: impl fmt::Display) -> anyhow::Result<()> {
     written(writeln!(anstream::stdout().lock(), "{line}"))
+}
+
+/// Prints text that a server or a file may have chosen. It does not drive the terminal.
+pub(crate) fn text(text: impl fmt::Display) -> anyhow::Result<()> {
+    line(printable::lines(&text.to_string()))
 }
 
 /// Prints bytes as they are.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use podplane_api::table::NONE;
+use podplane_api::{printable, table::NONE};
 
 use super::table::Table;
 
@@ -34,13 +34,14 @@ impl Sheet {
 
     /// The key once, the values below each other; `<none>` for no values.
     pub(crate) fn fields(&mut self, key: &str, values: impl IntoIterator<Item = String>) {
-        let mut values: Vec<_> = values.into_iter().map(|value| visible(&value)).collect();
+        let visible = |value: String| printable::line(&value).into_owned();
+        let mut values: Vec<_> = values.into_iter().map(visible).collect();
         if values.is_empty() {
             values.push(NONE.into());
         }
         self.lines.push(Line::Field {
             indent: self.indent,
-            key: key.into(),
+            key: printable::line(key).into_owned(),
             values,
         });
     }
@@ -71,7 +72,7 @@ impl Sheet {
     fn text(&mut self, text: &str) {
         self.lines.push(Line::Text {
             indent: self.indent,
-            text: text.into(),
+            text: printable::line(text).into_owned(),
         });
     }
 
@@ -102,16 +103,6 @@ impl Line {
             Self::Field { indent, .. } | Self::Text { indent, .. } => *indent,
         }
     }
-}
-
-/// What a server says must not drive the terminal.
-fn visible(text: &str) -> String {
-    let each = text.trim_end().chars().map(|c| match c {
-        '\n' => " ".to_owned(),
-        c if c.is_control() => c.escape_default().to_string(),
-        c => c.to_string(),
-    });
-    each.collect()
 }
 
 impl fmt::Display for Sheet {
@@ -146,6 +137,17 @@ impl fmt::Display for Sheet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_terminal_is_not_driven_by_what_a_server_says() {
+        let mut sheet = Sheet::default();
+        sheet.field("Key\u{202e}", "a\nb\u{1b}[2J");
+        sheet.section("Head\u{7}", |sheet| sheet.text("\u{2066}x"));
+        assert_eq!(
+            sheet.to_string(),
+            "Key\\u{202e}:  a b\\u{1b}[2J\nHead\\u{7}:\n  \\u{2066}x"
+        );
+    }
 
     #[test]
     fn values_are_aligned_in_each_section() {

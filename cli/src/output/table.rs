@@ -1,6 +1,7 @@
 //! Tables as kubectl's: no borders, three spaces between columns, one line for each row.
 
 use comfy_table::{ColumnConstraint, TableStyle, Width};
+use podplane_api::printable;
 
 /// The space between columns.
 const GAP: u16 = 3;
@@ -21,7 +22,7 @@ impl Table {
         }
     }
 
-    /// The next rows as text, without a newline at the end. Control characters are escaped: what a server says must not drive the terminal.
+    /// The next rows as text, without a newline at the end. What a server says does not drive the terminal.
     pub(crate) fn rows(&mut self, rows: impl IntoIterator<Item = Vec<String>>) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(TableStyle::default());
@@ -33,7 +34,7 @@ impl Table {
             .chain(rows)
         {
             let row: Vec<String> = row;
-            table.add_row(row.iter().map(|cell| escaped(cell)));
+            table.add_row(row.iter().map(|cell| printable::line(cell).into_owned()));
         }
         let widths = table.column_max_content_widths();
         for (kept, width) in self.widths.iter_mut().zip(widths) {
@@ -53,15 +54,6 @@ impl Table {
             .collect();
         lines.join("\n")
     }
-}
-
-fn escaped(cell: &str) -> String {
-    let each = cell.chars().map(|c| match c {
-        '\n' => " ".to_owned(),
-        c if c.is_control() => c.escape_default().to_string(),
-        c => c.to_string(),
-    });
-    each.collect()
 }
 
 #[cfg(test)]
@@ -92,7 +84,8 @@ mod tests {
     #[test]
     fn the_terminal_is_not_driven_by_what_a_server_says() {
         let mut table = Table::new(vec!["A", "B"]);
-        let text = table.rows([row(["\u{1b}[31mred", "one\ntwo"])]);
-        assert_eq!(text.lines().nth(1), Some("\\u{1b}[31mred   one two"));
+        let text = table.rows([row(["\u{1b}[31mred", "one\ntwo\u{202e}"])]);
+        let want = "\\u{1b}[31mred   one two\\u{202e}";
+        assert_eq!(text.lines().nth(1), Some(want));
     }
 }

@@ -20,6 +20,7 @@ pub mod networking;
 pub mod object;
 pub mod patch;
 pub mod pod_ips;
+pub mod printable;
 pub mod quantity;
 pub mod schema;
 pub mod selector;

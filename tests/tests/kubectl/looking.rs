@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     ("diff", diff),
     ("diff of what was got", diff_of_got),
     ("debug", debug),
+    ("events and logs with escape sequences", escape_sequences),
     ("logs", logs),
     ("logs with options", logs_options),
     ("logs -f", logs_follow),
@@ -273,6 +274,29 @@ fn debug(kubectl: &Kubectl) {
         refused.contains("ephemeral containers are disabled for this cluster"),
         "{refused}"
     );
+}
+
+/// Messages of events are anybody's.
+fn escape_sequences(kubectl: &Kubectl) {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  nodeSelector: {no: such}\n  containers:\n  - name: c\n    image: pause\n";
+    kubectl.apply(pod);
+    let uid = kubectl.run("get pod web -o jsonpath={.metadata.uid}").ok();
+    let namespace = &kubectl.namespace;
+    let event = serde_json::json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "evil"},
+        "involvedObject": {"kind": "Pod", "name": "web", "namespace": namespace, "uid": uid},
+        "reason": "Evil", "message": "one\ntwo\u{1b}[31m\u{202e}three", "lastTimestamp": "2026-01-01T00:00:00Z"});
+    kubectl.fed("create -f -", &event.to_string()).ok();
+    for command in ["logs web", "get events"] {
+        let text = kubectl.run(command).ok();
+        let shown = "one two\\u{1b}[31m\\u{202e}three";
+        assert!(text.contains(shown), "{command}: {text:?}");
+        assert!(
+            !text.contains(['\u{1b}', '\u{202e}']),
+            "{command}: {text:?}"
+        );
+    }
+    let exact = kubectl.run("get event evil -o jsonpath={.message}").ok();
+    assert_eq!(exact, "one\ntwo\u{1b}[31m\u{202e}three");
 }
 
 fn diff(kubectl: &Kubectl) {
