@@ -21,8 +21,8 @@ use crate::{
     cluster::{limits, trust},
     commands::{
         apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, health,
-        kubeconfig, node, ping, plan, plugins, replay, restart, run, service, status, store, test,
-        trace, up,
+        kubeconfig, logs, node, ping, plan, plugins, replay, restart, run, service, status, store,
+        test, trace, up,
     },
     global::{Global, GlobalArgs},
 };
@@ -59,6 +59,7 @@ enum Command {
     // Objects.
     Get(get::Args),
     Describe(describe::Args),
+    Logs(logs::Args),
     Trace(trace::Args),
     Apply(apply::Args),
     Create(create::Args),
@@ -154,6 +155,7 @@ fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
         Command::Health(args) => health::run(&args, global),
         Command::Get(args) => get::run(args, global),
         Command::Describe(args) => describe::run(args, global),
+        Command::Logs(args) => logs::run(args, global),
         Command::Trace(args) => trace::run(args, global),
         Command::Apply(args) => apply::run(args, global),
         Command::Create(args) => create::run(args, global),

@@ -15,6 +15,7 @@ mod forget;
 pub(crate) mod get;
 pub(crate) mod health;
 pub(crate) mod kubeconfig;
+pub(crate) mod logs;
 pub(crate) mod node;
 mod node_run;
 pub(crate) mod ping;

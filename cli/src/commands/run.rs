@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{StreamExt as _, stream};
@@ -147,6 +147,7 @@ async fn wait_until_running(
     let progress = ProgressBar::new(total).with_style(ProgressStyle::with_template(
         "{pos}/{len} pods run, after {elapsed}",
     )?);
+    let begun = Instant::now();
     let mut waiting = Vec::new();
     let ended = wait::until(api, ListParams::default(), Some(timeout), |cache| {
         let failed;
@@ -163,8 +164,14 @@ async fn wait_until_running(
             "not all pods can run: {}",
             waiting.join(", ")
         ),
-        None => anyhow::bail!("timed out waiting for pods to run: {}", waiting.join(", ")),
+        None => anyhow::bail!(
+            "timed out waiting for pods to run: {} of {total} do not: {}",
+            waiting.len(),
+            waiting.join(", ")
+        ),
     }
+    let took = begun.elapsed().as_secs_f64();
+    anstream::eprintln!("{total} of {total} pods run, after {took:.1} s");
     Ok(())
 }
 

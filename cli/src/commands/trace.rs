@@ -12,7 +12,6 @@ use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
 use podplane_telemetry::trace::{Journey, Seen, attribute, waterfall};
-use rustix::{stdio, termios};
 use serde::Serialize;
 use serde_json::json;
 
@@ -139,8 +138,7 @@ fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
         creation,
         deletion,
     } = answer;
-    let width = termios::tcgetwinsize(stdio::stdout());
-    let width = width.map_or(WIDTH, |size| usize::from(size.ws_col).max(1));
+    let width = output::terminal_width().map_or(WIDTH, usize::from);
     output::text(format_args!("pod {namespace}/{name}, uid {uid}"))?;
     if let Some(creation) = creation {
         let trace = Trace::try_from(creation)?;

@@ -11,6 +11,7 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum;
 use podplane_api::printable;
+use rustix::{stdio, termios};
 use serde::Serialize as _;
 use serde_json::{Value, ser::PrettyFormatter};
 
@@ -32,6 +33,12 @@ pub(crate) enum Format {
 /// Prints a line.
 pub(crate) fn line(line: impl fmt::Display) -> anyhow::Result<()> {
     written(writeln!(anstream::stdout().lock(), "{line}"))
+}
+
+/// The columns of standard output, if it is a terminal.
+pub(crate) fn terminal_width() -> Option<u16> {
+    let size = termios::tcgetwinsize(stdio::stdout()).ok()?;
+    Some(size.ws_col).filter(|columns| *columns > 0)
 }
 
 /// Prints text that a server or a file may have chosen. It does not drive the terminal.

@@ -63,7 +63,8 @@ impl Sheet {
     pub(crate) fn table(&mut self, key: &str, columns: &[&'static str], rows: Vec<Vec<String>>) {
         self.section(key, |sheet| {
             if !rows.is_empty() {
-                let text = Table::new(columns.to_vec()).rows(rows);
+                let mut table = Table::new(columns.to_vec()).indented(2 * sheet.indent);
+                let text = table.rows(rows);
                 text.lines().for_each(|line| sheet.text(line));
             }
         });

@@ -1,6 +1,6 @@
 //! Tables as kubectl's: no borders, three spaces between columns, one line for each row.
 
-use comfy_table::{ColumnConstraint, TableStyle, Width};
+use comfy_table::{ColumnConstraint, ContentArrangement, TableStyle, Width};
 use podplane_api::printable;
 
 /// The space between columns.
@@ -11,6 +11,8 @@ const GAP: u16 = 3;
 pub(crate) struct Table {
     header: Option<Vec<&'static str>>,
     widths: Vec<u16>,
+    /// The columns of the terminal, if it is one. Cells of a wider table go on in a second line.
+    limit: Option<u16>,
 }
 
 impl Table {
@@ -19,7 +21,15 @@ impl Table {
         Self {
             widths: vec![0; columns.len()],
             header: Some(columns),
+            limit: super::terminal_width(),
         }
+    }
+
+    /// The same for lines that are printed `indent` columns further in.
+    pub(crate) fn indented(self, indent: usize) -> Self {
+        let indent = u16::try_from(indent).unwrap_or(u16::MAX);
+        let limit = self.limit.map(|limit| limit.saturating_sub(indent));
+        Self { limit, ..self }
     }
 
     /// The next rows as text, without a newline at the end. What a server says does not drive the terminal.
@@ -41,8 +51,19 @@ impl Table {
             *kept = width.max(*kept);
         }
         table.discover_columns();
+        // The last column has no space after it.
+        let full = self.widths.iter().map(|width| width.saturating_add(GAP));
+        let full = full.fold(0, u16::saturating_add).saturating_sub(GAP);
+        let is_too_wide = self.limit.filter(|limit| full > *limit);
+        if let Some(limit) = is_too_wide {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+            table.set_width(limit.saturating_add(GAP));
+        }
         for (column, width) in table.column_iter_mut().zip(&self.widths) {
             column.set_padding((0, GAP));
+            if is_too_wide.is_some() {
+                continue;
+            }
             // A boundary is of the whole column, padding included.
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(
                 width.saturating_add(GAP),
@@ -71,6 +92,25 @@ mod tests {
         assert_eq!(
             text,
             "NAME          AGE\na-long-name   5s\nb             10s"
+        );
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        let mut table = Table::new(vec!["NAME", "MESSAGE"]);
+        table.limit = Some(30);
+        let text = table.rows([row([
+            "web-0",
+            "0/3 nodes are available: 3 Insufficient pod IPs",
+        ])]);
+        assert_eq!(
+            text,
+            "NAME    MESSAGE\n\
+             web-0   0/3 nodes are\n        available: 3\n        Insufficient pod IPs"
+        );
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 30),
+            "{text}"
         );
     }
 

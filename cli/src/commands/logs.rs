@@ -1,0 +1,140 @@
+//! `logs`: the way of a pod through the network, line by line, as `kubectl logs` shows it.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use futures::StreamExt as _;
+use http_body_util::BodyExt as _;
+use podplane_client::{ApiError, Reason};
+use tonic::{
+    body::Body,
+    codegen::{Service as _, http},
+};
+
+use super::NamespaceArgs;
+use crate::{
+    global::{Global, block_on},
+    output,
+};
+
+/// Show what happened to a pod, from its creation to its end, line by line
+///
+/// Nothing runs in a pod, so this is what its object and its events say of its way through the network.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane logs web-0\n  podplane logs web-0 -f\n  podplane logs web-0 -n kube-system --tail 5"
+)]
+pub(crate) struct Args {
+    /// The pod's name, also as pod/NAME
+    #[arg(value_name = "POD")]
+    pod: String,
+
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+
+    /// Go on until the pod is gone
+    #[arg(short, long)]
+    follow: bool,
+
+    /// Show only the last N lines
+    #[arg(long, value_name = "N")]
+    tail: Option<u32>,
+}
+
+pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    block_on(async {
+        let mut channel = global.client()?.channel();
+        std::future::poll_fn(|context| channel.poll_ready(context))
+            .await
+            .context("failed to connect to the API server")?;
+        let answer = channel.call(request(&args)?).await;
+        let answer = answer.context("failed to ask the API server for the log")?;
+        let is_refused = !answer.status().is_success();
+        let mut body = answer.into_body().into_data_stream();
+        let mut refusal = Vec::new();
+        let mut line = Vec::new();
+        while let Some(data) = body.next().await {
+            let data = data.context("failed to read the log")?;
+            if is_refused {
+                refusal.extend_from_slice(&data);
+                continue;
+            }
+            for piece in data.split_inclusive(|byte| *byte == b'\n') {
+                line.extend_from_slice(piece);
+                if let Some(whole) = line.strip_suffix(b"\n") {
+                    output::text(String::from_utf8_lossy(whole))?;
+                    line.clear();
+                }
+            }
+        }
+        match is_refused {
+            true => Err(refused(&refusal).into()),
+            false => Ok(ExitCode::SUCCESS),
+        }
+    })
+}
+
+fn request(args: &Args) -> anyhow::Result<http::Request<Body>> {
+    let Args {
+        pod,
+        namespace: NamespaceArgs { namespace },
+        follow,
+        tail,
+    } = args;
+    let pod = ["pod/", "pods/"]
+        .iter()
+        .find_map(|kind| pod.strip_prefix(kind))
+        .unwrap_or(pod);
+    let tail = tail.map(|lines| format!("&tailLines={lines}"));
+    let tail = tail.unwrap_or_default();
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?follow={follow}{tail}");
+    let request = http::Request::get(path).body(Body::empty());
+    request.with_context(|| format!("invalid pod name {pod:?} or namespace {namespace:?}"))
+}
+
+/// The refusal that a `Status` says.
+fn refused(status: &[u8]) -> ApiError {
+    let status: serde_json::Value = serde_json::from_slice(status).unwrap_or_default();
+    let text = |field: &str| status[field].as_str().unwrap_or_default();
+    let reason = Reason::parse(text("reason")).unwrap_or(Reason::InternalError);
+    ApiError::new(reason, text("message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn asks_for_the_log_of_the_pod() {
+        for (line, path) in [
+            (
+                "logs web",
+                "/api/v1/namespaces/default/pods/web/log?follow=false",
+            ),
+            (
+                "logs pod/web -n x -f --tail 5",
+                "/api/v1/namespaces/x/pods/web/log?follow=true&tailLines=5",
+            ),
+        ] {
+            let args = Line::parse_from(line.split(' ')).args;
+            assert_eq!(request(&args).unwrap().uri(), path);
+        }
+        let args = Line::parse_from(["logs", "a b"]).args;
+        assert!(request(&args).is_err());
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_servers_words() {
+        let status =
+            br#"{"kind": "Status", "reason": "NotFound", "message": "pods \"x\" not found"}"#;
+        assert_eq!(refused(status), ApiError::not_found("pods", "x"));
+    }
+}
