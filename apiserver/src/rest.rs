@@ -216,8 +216,8 @@ async fn group_object(
 /// What a path names.
 struct Target {
     resource: Arc<dyn Resource>,
-    /// Whether the path is one of the deprecated ones that begin with `watch/`: a watch of all
-    /// objects, or of the one that is named.
+    /// True for the deprecated paths that begin with `watch/`: a watch of all objects, or of the
+    /// one that is named.
     is_watch: bool,
     /// Empty for cluster-scoped kinds, and for lists over all namespaces.
     namespace: String,

@@ -28,7 +28,7 @@ pub(crate) trait Strategy: Object + Selectable + Validate {
     /// Whether an update may leave out the revision that it replaces.
     const UNCONDITIONAL_UPDATE: bool = true;
 
-    /// Whether an update creates an object that is not there (`AllowCreateOnUpdate` of the
+    /// Lets an update create an object that is not there (`AllowCreateOnUpdate` of the
     /// reference's strategy).
     const CREATE_ON_UPDATE: bool = false;
 

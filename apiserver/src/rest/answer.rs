@@ -358,7 +358,7 @@ impl Form {
     }
 }
 
-/// Whether a client wants YAML rather than JSON.
+/// True if a client prefers YAML to JSON.
 pub(super) fn wants_yaml(headers: &HeaderMap) -> bool {
     let ranges = ranges(headers);
     let mut media = ranges

@@ -118,7 +118,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether this is a watch. As in the reference, `watch` means nothing on the path of one object.
+    /// True for a watch. As in the reference, `watch` means nothing on the path of one object.
     pub(super) fn is_watch(&self) -> bool {
         let asks = || Options::parse(&self.uri)?.is_watch();
         self.target.is_watch || self.target.name.is_empty() && asks().unwrap_or_default()
@@ -283,7 +283,7 @@ impl Call<'_> {
         Ok(document)
     }
 
-    /// How to write, and which fields the body has more than once.
+    /// The options of a write, with the fields that the body has more than once.
     pub(super) fn write_options(&self, options: &Options) -> Result<WriteOptions, ApiError> {
         let mut write = options.write(&self.headers)?;
         if write.validation != FieldValidation::Ignore {

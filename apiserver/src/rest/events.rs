@@ -5,10 +5,12 @@ use std::sync::Arc;
 use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object as _, ObjectKey, Scope,
+    canonical::canonicalize,
     core::Event,
     event_view::{core_only, from_core, json_patch_to_core, selector_to_core, to_core},
     events,
     jiff::Timestamp,
+    schema::Type,
     strict,
     table::Column,
     validation::{ErrorList, validate_new_event, validate_new_event_update},
@@ -227,10 +229,12 @@ fn told(options: &WriteOptions) -> WriteOptions {
 }
 
 /// The event of `v1` that a document is, and what is to be warned of.
-fn decode(document: Value, options: &WriteOptions) -> Result<(Value, Vec<String>), ApiError> {
+fn decode(mut document: Value, options: &WriteOptions) -> Result<(Value, Vec<String>), ApiError> {
+    let changed = Type::of_kind(GROUP, "v1", KIND).map(|ty| canonicalize(ty, &mut document));
     let (event, unknown) = strict::decode_noting::<events::Event, _>(document)
         .map_err(|error| error::not_strictly(KIND, "v1", &error))?;
-    let warnings = refuse_or_warn(unknown, options)?;
+    let mut warnings = refuse_or_warn(unknown, options)?;
+    warnings.extend(changed.into_iter().flatten());
     let document = serde_json::to_value(event).map_err(|error| error::internal(&error))?;
     Ok((to_core(document), warnings))
 }

@@ -86,7 +86,7 @@ pub(crate) struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// What is to be warned of, of these unknown fields and the duplicate ones.
+    /// Returns the warnings for these unknown fields and the duplicate ones, or refuses them.
     pub(super) fn judge(&self, unknown: Vec<String>) -> Result<Vec<String>, StrictError> {
         let duplicate = &self.duplicates;
         let has_faults = !unknown.is_empty() || !duplicate.is_empty();

@@ -492,6 +492,12 @@ async fn times_of_the_end_of_9999_are_kept_as_the_latest_there_is() {
     let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}, "lastTimestamp": "9999-12-31T23:59:59Z"});
     let events = "/api/v1/namespaces/default/events";
     assert_eq!(server.json(Method::POST, events, &event).await.code, 201);
+    let newer = json!({"metadata": {"name": "x.1"}, "regarding": {"namespace": "default"}, "eventTime": "9999-12-31T23:59:59.000000Z",
+        "reportingController": "x.io/y", "reportingInstance": "z", "action": "a", "reason": "r", "type": "Normal"});
+    let path = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let created = server.json(Method::POST, path, &newer).await;
+    assert_eq!(created.code, 201, "{}", created.body);
+    assert_eq!(warnings(&created).len(), 1, "{:?}", warnings(&created));
     let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
     let shown = server.exchange(Method::GET, events, &table, "").await;
     assert_eq!(shown.code, 200, "{}", shown.body);

@@ -17,23 +17,23 @@ const MAX_BYTES: usize = 16 << 10;
 /// The paths of the fields that are there more than once, in the order of the document:
 /// `spec.containers[0].image`. Of a document that cannot be read, those before the fault.
 pub fn duplicates<'de, D: Deserializer<'de>>(document: D) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = Findings::default();
     let root = Scan {
         path: &Path::Root,
         found: &mut found,
     };
-    // Whoever decodes the document tells what is wrong with it.
+    // The decoder of the document reports its faults.
     _ = root.deserialize(document);
     found.paths
 }
 
 #[derive(Default)]
-struct Found {
+struct Findings {
     paths: Vec<String>,
     bytes: usize,
 }
 
-impl Found {
+impl Findings {
     fn add(&mut self, path: &Path<'_>) {
         if self.paths.len() >= MAX_FOUND || self.bytes + path.len() > MAX_BYTES {
             return;
@@ -78,7 +78,7 @@ impl fmt::Display for Path<'_> {
 /// Goes through a value without keeping it.
 struct Scan<'a> {
     path: &'a Path<'a>,
-    found: &'a mut Found,
+    found: &'a mut Findings,
 }
 
 impl<'de> DeserializeSeed<'de> for Scan<'_> {

@@ -66,7 +66,7 @@ pub struct Struct {
 pub struct Field {
     shape: Shape,
     atomic: Option<bool>,
-    /// Whether every document has it, even if it is empty.
+    /// Present in every document, even if it is empty.
     pub required: bool,
     /// What a strategic merge patch does with it.
     pub patch: PatchMeta,
