@@ -92,6 +92,10 @@ fn invalid_kind(kind: &str, name: &str, errors: &ErrorList) -> ApiError {
 pub(crate) fn undecodable<K: Object>(error: &DecodeError) -> ApiError {
     match error {
         DecodeError::Strict(error) => not_strict::<K>(error),
+        DecodeError::TooManyValues => ApiError::new(
+            Reason::RequestEntityTooLarge,
+            format!("Request entity too large: {error}"),
+        ),
         DecodeError::Wire { source, .. } => bad_request(format!("{error}: {source}")),
     }
 }

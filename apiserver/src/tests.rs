@@ -11,6 +11,7 @@ mod fences;
 mod holds;
 mod hostile;
 mod http_face;
+mod large;
 mod leader;
 mod lifecycle;
 mod lists;

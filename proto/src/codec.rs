@@ -14,7 +14,10 @@ use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions, Value,
 };
 
-use crate::wire;
+use crate::{
+    values::{self, MAX_VALUES},
+    wire,
+};
 
 /// [`DESCRIPTORS`](crate::DESCRIPTORS) without their comments, which are most of it.
 const BARE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bare.bin"));
@@ -36,6 +39,9 @@ pub enum DecodeError {
         #[source]
         source: prost::DecodeError,
     },
+    /// More than [`MAX_VALUES`].
+    #[error("limit of values is {MAX_VALUES}")]
+    TooManyValues,
     /// A field that Kubernetes does not have, or a value of the wrong form.
     #[error(transparent)]
     Strict(#[from] StrictError),
@@ -45,7 +51,7 @@ impl DecodeError {
     /// The path of the offending field, empty if it is the object as a whole.
     pub fn path(&self) -> &str {
         match self {
-            Self::Wire { .. } => "",
+            Self::Wire { .. } | Self::TooManyValues => "",
             Self::Strict(error) => error.path(),
         }
     }
@@ -113,6 +119,9 @@ fn encode_json(
 ///
 /// [`DecodeError`] if the bytes are no such message, or hold a field that the kind does not have, or a malformed value.
 pub fn decode<K: Object>(bytes: &[u8]) -> Result<K, DecodeError> {
+    if values::are_too_many(&descriptor::<K>(), bytes) {
+        return Err(DecodeError::TooManyValues);
+    }
     let direct = direct::json_of(&message_name::<K>(), bytes);
     match direct.and_then(|json| K::from_slice(&json).ok()) {
         Some(object) => Ok(object),

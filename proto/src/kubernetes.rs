@@ -15,6 +15,8 @@ use prost_reflect::{
 };
 use serde_json::{Map, Value as Json};
 
+use crate::values::{self, MAX_VALUES};
+
 mod scalars;
 
 /// The media type.
@@ -86,6 +88,9 @@ pub enum DecodeError {
     /// Not a message.
     #[error("not a protobuf message")]
     Wire(#[from] prost::DecodeError),
+    /// More than [`MAX_VALUES`].
+    #[error("limit of values is {MAX_VALUES}")]
+    TooManyValues,
     /// A value that JSON cannot have there.
     #[error("{path}: {message}")]
     Value {
@@ -173,7 +178,11 @@ pub fn decode(bytes: &[u8]) -> Result<Json, DecodeError> {
     let Some((descriptor, fields)) = shape(&api_version, &kind) else {
         return Err(DecodeError::NoKind { api_version, kind });
     };
-    let message = DynamicMessage::decode(descriptor, raw.unwrap_or_default())?;
+    let raw = raw.unwrap_or_default();
+    if values::are_too_many(&descriptor, &raw) {
+        return Err(DecodeError::TooManyValues);
+    }
+    let message = DynamicMessage::decode(descriptor, raw)?;
     let mut object = Map::new();
     object.insert("apiVersion".to_owned(), api_version.into());
     object.insert("kind".to_owned(), kind.into());

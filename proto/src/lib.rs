@@ -13,7 +13,10 @@ pub mod error;
 pub mod fence;
 pub mod kubernetes;
 pub mod transport;
+mod values;
 pub mod wire;
+
+pub use values::MAX_VALUES;
 
 /// The encoded `FileDescriptorSet` of every service here, for reflection.
 pub static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

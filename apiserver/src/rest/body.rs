@@ -4,7 +4,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use podplane_proto::kubernetes;
+use podplane_proto::{MAX_VALUES, kubernetes};
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 
@@ -19,12 +19,6 @@ const MAX_BYTES: usize = 3 << 20;
 
 /// Half as deep as `serde_json` reads JSON: each level takes ten frames of the reader's stack.
 const YAML_DEPTH: usize = 64;
-
-/// The values of a document: three bytes of text can become a kilobyte of memory. What is stored has far fewer.
-const MAX_VALUES: usize = 50_000;
-
-/// The bytes of an object in protobuf, which is shorter than its JSON. Two bytes of it can be a whole message.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 2 * podplane_store::MAX_VALUE_BYTES;
 
 /// The media types of documents.
 const DOCUMENTS: [&str; 3] = [
@@ -86,10 +80,10 @@ pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refus
             serde_json::from_slice(body).map_err(|error| unreadable(&error))
         }
         "application/yaml" => yaml(body),
-        kubernetes::MEDIA_TYPE if body.len() > MAX_MESSAGE_BYTES => {
-            Err(too_large(&format!("limit of a message is {MAX_MESSAGE_BYTES}")).into())
-        }
-        kubernetes::MEDIA_TYPE => kubernetes::decode(body).map_err(|error| unreadable(&error)),
+        kubernetes::MEDIA_TYPE => kubernetes::decode(body).map_err(|error| match error {
+            kubernetes::DecodeError::TooManyValues => too_large(&error.to_string()).into(),
+            error => unreadable(&error),
+        }),
         _ => Err(unsupported(headers, &DOCUMENTS).into()),
     }
 }

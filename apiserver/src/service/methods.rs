@@ -11,7 +11,7 @@ use podplane_api::{
 };
 use podplane_proto::{
     codec,
-    error::{ApiError, Reason},
+    error::ApiError,
     fence::Fence,
     transport::{Encoded, Wire, WireCodec},
     wire::{
@@ -27,10 +27,7 @@ use crate::{
     cache::Query,
     error,
     registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry, Terms, Write},
-    rest::{
-        body::MAX_MESSAGE_BYTES,
-        resource::{Resource, RestKind},
-    },
+    rest::resource::{Resource, RestKind},
     strategy::Strategy,
 };
 
@@ -239,13 +236,6 @@ where
 fn decode<K: Object>(object: Option<Bytes>) -> Result<K, ApiError> {
     let field = K::KIND.to_lowercase();
     let object = object.ok_or_else(|| error::bad_request(format!("{field} is required")))?;
-    if object.len() > MAX_MESSAGE_BYTES {
-        let why = format!(
-            "{field} has {} bytes, and may have {MAX_MESSAGE_BYTES}",
-            object.len()
-        );
-        return Err(ApiError::new(Reason::RequestEntityTooLarge, why));
-    }
     let mut object: K = codec::decode(&object).map_err(|error| error::undecodable::<K>(&error))?;
     if K::SCOPE == Scope::Namespaced && object.namespace().is_empty() {
         object.metadata_mut().namespace = Some(DEFAULT_NAMESPACE.into());

@@ -235,17 +235,6 @@ async fn names_are_generated() {
 }
 
 #[tokio::test]
-async fn an_object_too_large_is_refused_with_the_limit() {
-    let server = TestServer::start().await;
-    let large =
-        pod_with(json!({"metadata": {"name": "a", "annotations": {"a": "x".repeat(70_000)}}}));
-    let error = server.pods().create(&large).await.unwrap_err();
-    assert_eq!(error.reason, Reason::RequestEntityTooLarge);
-    assert!(error.message.contains("limit is 65536"), "{error}");
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn a_lease_is_not_renewed_blindly() {
     let server = TestServer::start().await;
     let leases = server.client.namespaced::<Lease>("kube-node-lease");

@@ -102,8 +102,8 @@ pub fn back_up<S: Store>(store: Arc<S>) -> impl Stream<Item = Result<Bytes, Stor
         loop {
             for item in &page.items {
                 out.put_item(item);
-                if out.inner.len() >= PIECE_BYTES {
-                    yield out.inner.split().freeze();
+                while out.inner.len() >= PIECE_BYTES {
+                    yield out.inner.split_to(PIECE_BYTES).freeze();
                 }
             }
             if page.remaining == 0 {

@@ -89,6 +89,8 @@ impl StoreError {
 pub enum Limit {
     /// The bytes of a value: [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
     ValueBytes,
+    /// The bytes that a commit writes: [`MAX_COMMIT_BYTES`](crate::MAX_COMMIT_BYTES).
+    CommitBytes,
     /// The writes of a commit: [`MAX_WRITES`](crate::MAX_WRITES).
     Writes,
     /// The guards of a commit: [`MAX_WRITES`](crate::MAX_WRITES).
@@ -100,6 +102,7 @@ impl Limit {
     pub fn max(self) -> usize {
         match self {
             Self::ValueBytes => crate::MAX_VALUE_BYTES,
+            Self::CommitBytes => crate::MAX_COMMIT_BYTES,
             Self::Writes | Self::Guards => crate::MAX_WRITES,
         }
     }
@@ -109,6 +112,7 @@ impl std::fmt::Display for Limit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::ValueBytes => "number of bytes in a value",
+            Self::CommitBytes => "number of bytes in a commit",
             Self::Writes => "number of writes in a commit",
             Self::Guards => "number of guards in a commit",
         })

@@ -27,6 +27,7 @@ pub use sled_store::{
     end_process_on_panic,
 };
 pub use store::{
-    Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, KeyError, ListQuery, MAX_KEY_BYTES,
-    MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot, Status, Store, Txn, Watch, Write,
+    Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, KeyError, ListQuery,
+    MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot,
+    Status, Store, Txn, Watch, Write,
 };

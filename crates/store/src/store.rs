@@ -14,8 +14,12 @@ use crate::{Limit, StoreError};
 /// The longest key that a store takes. Kubernetes' longest names make keys of about 600 bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The largest value that a store takes, 64 KiB: the size up to which sled was shown to survive a power cut.
-pub const MAX_VALUE_BYTES: usize = 64 * 1024;
+/// The largest value that a store takes, 1.5 MiB: etcd's default limit of a request, and so the limit of an object in
+/// Kubernetes.
+pub const MAX_VALUE_BYTES: usize = 1536 * 1024;
+
+/// The most bytes of keys and values that one commit writes.
+pub const MAX_COMMIT_BYTES: usize = 8 * 1024 * 1024;
 
 /// The most writes that one commit takes, and the most guards; etcd's default for a transaction.
 pub const MAX_WRITES: usize = 128;
@@ -325,7 +329,7 @@ pub struct Item {
 pub struct Txn {
     /// All must hold, at the revision just before the commit. At most [`MAX_WRITES`].
     pub guards: Vec<Guard>,
-    /// At most [`MAX_WRITES`], no key twice.
+    /// At most [`MAX_WRITES`] of at most [`MAX_COMMIT_BYTES`], no key twice.
     pub writes: Vec<Write>,
 }
 
@@ -380,7 +384,7 @@ impl Txn {
                 });
             }
         }
-        Ok(())
+        within(Limit::CommitBytes, self.size())
     }
 
     /// The bytes of keys and values that it writes.

@@ -7,7 +7,7 @@
 
 use std::env;
 
-use podplane_store::{Key, MAX_VALUE_BYTES, Revision, SledStore, Store, Txn};
+use podplane_store::{Key, Revision, SledStore, Store, Txn};
 
 const MIB: u64 = 1024 * 1024;
 /// Revisions that are kept.
@@ -91,7 +91,7 @@ fn to_write() -> u64 {
 
 #[tokio::test]
 async fn updates_of_the_same_keys_reuse_the_space() {
-    for (keys, value_bytes) in [(2_000, 1024), (400, 8 * 1024), (40, MAX_VALUE_BYTES)] {
+    for (keys, value_bytes) in [(2_000, 1024), (400, 8 * 1024), (40, 64 * 1024)] {
         let mut updates = Updates::new(value_bytes);
         let each = to_write();
         while updates.written < each {

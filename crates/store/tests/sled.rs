@@ -86,7 +86,8 @@ fn another_format_version_is_refused_by_both_names() {
     });
     let refused = open(dir.path()).unwrap_err();
     assert!(matches!(refused, OpenError::Format { found: 7, .. }));
-    let words = format!("has format version 7, and this program reads version {FORMAT_VERSION};");
+    let words =
+        format!("has format version 7, and this program reads versions up to {FORMAT_VERSION};");
     assert!(refused.to_string().contains(&words), "{refused}");
 }
 
@@ -108,10 +109,76 @@ fn values_outside_the_synced_file_are_refused() {
 
 #[test]
 fn the_largest_values_stay_inside_the_synced_file() {
-    let dir = store_of(200, MAX_VALUE_BYTES);
-    assert_eq!(fs::read_dir(dir.path().join("blobs")).unwrap().count(), 0);
+    // The largest that is split, and the largest that is not.
+    for (commits, value_bytes) in [(30, MAX_VALUE_BYTES), (200, 64 * 1024)] {
+        let dir = store_of(commits, value_bytes);
+        assert_eq!(fs::read_dir(dir.path().join("blobs")).unwrap().count(), 0);
+        let store = open(dir.path()).unwrap();
+        assert_eq!(block_on(store.status()).unwrap().keys, commits);
+    }
+}
+
+#[test]
+fn a_store_of_format_version_1_is_raised_when_it_is_opened() {
+    let dir = store_of(3, 64 * 1024);
+    let version = |db: &sled::Db| db.get(b"M|format").unwrap().unwrap().to_vec();
+    with_sled(dir.path(), |db| {
+        db.insert(b"M|format", &1u32.to_be_bytes()).unwrap();
+    });
+    assert!(
+        SledStore::check(dir.path(), |_| {})
+            .unwrap()
+            .damage
+            .is_empty()
+    );
+    with_sled(dir.path(), |db| {
+        assert_eq!(version(db), 1u32.to_be_bytes(), "checking changes nothing");
+    });
     let store = open(dir.path()).unwrap();
-    assert_eq!(block_on(store.status()).unwrap().keys, 200);
+    block_on(store.commit(Txn::new().put(key("large"), vec![7; MAX_VALUE_BYTES]))).unwrap();
+    assert_eq!(block_on(store.status()).unwrap().keys, 4);
+    drop(store);
+    with_sled(dir.path(), |db| {
+        assert_eq!(version(db), FORMAT_VERSION.to_be_bytes());
+    });
+    assert_eq!(
+        block_on(open(dir.path()).unwrap().status()).unwrap().keys,
+        4
+    );
+}
+
+#[test]
+fn a_split_value_without_one_of_its_parts_is_damage() {
+    let part = |number: u16| {
+        let (revision, place) = (3_u64.to_be_bytes(), 0_u32.to_be_bytes());
+        [b"E|".as_slice(), &revision, &place, &number.to_be_bytes()].concat()
+    };
+    let whole = store_of(3, 200 * 1024);
+    // Three parts of 64 KiB and the rest.
+    for missing in 0..4 {
+        let dir = copy_of(whole.path());
+        with_sled(dir.path(), |db| {
+            assert!(db.remove(part(missing)).unwrap().is_some());
+        });
+        let found = damage(dir.path());
+        match (&found, missing) {
+            (Damage::Value { found, of, .. }, 3) => {
+                assert_eq!((*found, *of), (3 * 64 * 1024, 200 * 1024));
+            }
+            (Damage::Record(name), 0..3) => {
+                let next = format!("part {} of place 0 in revision 3", missing + 1);
+                assert_eq!(*name, next);
+            }
+            _ => panic!("{missing}: {found}"),
+        }
+    }
+    for (number, value) in [(2, vec![7; 10]), (4, vec![7; 10])] {
+        let dir = copy_of(whole.path());
+        with_sled(dir.path(), |db| {
+            db.insert(part(number), value).unwrap();
+        });
+        assert!(matches!(damage(dir.path()), Damage::Record(_)), "{number}");
+    }
 }
 
 #[test]

@@ -44,6 +44,14 @@ pub(crate) struct ChangeId {
     pub(crate) place: u32,
 }
 
+/// A change that no readable revision can see any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreachable {
+    pub(crate) id: ChangeId,
+    /// The size of its value, which says how many records it has.
+    pub(crate) value_bytes: usize,
+}
+
 #[derive(Debug)]
 struct Version {
     id: ChangeId,
@@ -163,7 +171,7 @@ impl History {
 
     /// Makes a commit visible. Returns the changes that no readable revision can see, which happens only while a store
     /// is opened whose last compaction was cut short.
-    pub(crate) fn apply(&mut self, commit: Changes) -> Vec<ChangeId> {
+    pub(crate) fn apply(&mut self, commit: Changes) -> Vec<Unreachable> {
         let Changes { revision, changes } = commit;
         self.current = self.current.max(revision);
         let mut unreachable = Vec::new();
@@ -199,7 +207,7 @@ impl History {
     }
 
     /// Forgets what only revisions before `oldest` can see, and returns those changes.
-    pub(crate) fn compact(&mut self, oldest: Revision) -> Vec<ChangeId> {
+    pub(crate) fn compact(&mut self, oldest: Revision) -> Vec<Unreachable> {
         if oldest <= self.oldest {
             return Vec::new();
         }
@@ -231,7 +239,7 @@ impl History {
         Ok(oldest > self.oldest)
     }
 
-    fn prune(&mut self, key: &Key, unreachable: &mut Vec<ChangeId>) {
+    fn prune(&mut self, key: &Key, unreachable: &mut Vec<Unreachable>) {
         let Some(versions) = self.keys.get_mut(key) else {
             return;
         };
@@ -245,7 +253,10 @@ impl History {
         }
         for version in versions.drain(..pruned) {
             self.bytes -= size(key, version.item.as_ref());
-            unreachable.push(version.id);
+            unreachable.push(Unreachable {
+                id: version.id,
+                value_bytes: version.item.map_or(0, |item| item.value.len()),
+            });
         }
         match versions.len() {
             0 => _ = self.keys.remove(key),

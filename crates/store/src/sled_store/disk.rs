@@ -2,8 +2,8 @@
 //!
 //! sled 0.34's own flush stops at `sync_file_range`, which survives a killed process but not a power cut
 //! (spacejam/sled#1452), so the data file is synced here after each flush. It never syncs the files of values that
-//! spill out of a segment; large segments and a limit on values keep that from happening, and a store where it did is
-//! refused.
+//! spill out of a segment; large segments and splitting of values ([`record`]) keep that from happening, and a store
+//! where it did is refused.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -20,16 +20,16 @@ use super::{
     error::{Damage, OpenError},
     load::{Loaded, Meta, OnDamage, OnItem, load},
     panics::{guarded, let_go},
-    record::{self, CHANGES, OLDEST},
+    record::{self, CHANGES, FORMAT, FORMAT_VERSION, OLDEST, Raw},
     undo::{Files, Undo},
 };
 use crate::{
     FIRST_REVISION, StoreError,
-    history::{ChangeId, Changes, History},
+    history::{Changes, History, Unreachable},
     store::Revision,
 };
 
-/// Large enough that no leaf, which holds up to 20 values, ever spills into `blobs/`.
+/// Large enough that no leaf, which holds up to 20 records, ever spills into `blobs/`.
 const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page updates.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
@@ -38,9 +38,6 @@ const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 const NEEDED_BYTES: u64 = 4 * SEGMENT_BYTES as u64;
 /// Removals of a compaction that are written at once.
 const REMOVALS: usize = 4096;
-
-/// A change as it is stored: its key, and its value.
-type Record = (Vec<u8>, Vec<u8>);
 
 /// A batch that may be on disk or not.
 #[derive(Debug, thiserror::Error)]
@@ -196,7 +193,13 @@ impl Disk {
         let Loaded {
             history,
             unreachable,
+            format,
         } = loaded;
+        if format < FORMAT_VERSION {
+            // Before the first value that the older version could not read.
+            disk.write_format()
+                .map_err(|Unwritten { step, source }| failed(step)(source))?;
+        }
         // Nothing depends on what a compaction that was cut short left behind, so no wait for the disk.
         disk.remove(&unreachable)
             .map_err(|Unwritten { step, source }| failed(step)(source))?;
@@ -226,7 +229,7 @@ impl Disk {
     /// Every change as it is stored, in order.
     pub(super) fn records(
         &self,
-    ) -> Result<impl Iterator<Item = Result<Record, OpenError>>, OpenError> {
+    ) -> Result<impl Iterator<Item = Result<Raw, OpenError>>, OpenError> {
         let records = self.db()?.scan_prefix(CHANGES);
         Ok(records.map(|entry| {
             let (key, value) = entry.map_err(|err| engine_error(&self.dir, err))?;
@@ -237,7 +240,7 @@ impl Disk {
     /// Writes changes as they are to be stored. They are not on disk before [`begin`](Self::begin).
     pub(super) fn copy_in<E: From<OpenError>>(
         &self,
-        records: impl Iterator<Item = Result<Record, E>>,
+        records: impl Iterator<Item = Result<Raw, E>>,
     ) -> Result<(), E> {
         let failed = |Unwritten { step, source }| failed(&self.dir, step)(source);
         let (mut batch, mut bytes) = (Batch::default(), 0);
@@ -275,15 +278,19 @@ impl Disk {
         for Changes { revision, changes } in commits {
             let of = u32::try_from(changes.len()).expect("a commit has at most MAX_WRITES changes");
             for change in changes {
-                let id = ChangeId {
-                    revision: *revision,
-                    place: change.place,
-                };
-                batch.insert(record::encode_id(id), record::encode(of, change));
+                for (key, value) in record::encode(*revision, of, change) {
+                    batch.insert(key, value);
+                }
             }
         }
         self.write_batch(batch)
             .map_err(|failure| self.poisoned(failure))
+    }
+
+    fn write_format(&self) -> Result<(), Unwritten> {
+        let mut batch = Batch::default();
+        batch.insert(FORMAT, FORMAT_VERSION.to_be_bytes().as_slice());
+        self.write_batch(batch)
     }
 
     /// Makes the compaction last: from here on, what only earlier revisions can see may go.
@@ -295,7 +302,7 @@ impl Disk {
     }
 
     /// Removes changes that nobody can see. If a crash brings some back, opening removes them again.
-    pub(super) fn remove_unreachable(&self, changes: &[ChangeId]) -> Result<(), StoreError> {
+    pub(super) fn remove_unreachable(&self, changes: &[Unreachable]) -> Result<(), StoreError> {
         self.remove(changes)
             .map_err(|failure| self.poisoned(failure))
     }
@@ -331,11 +338,13 @@ impl Disk {
         }
     }
 
-    fn remove(&self, changes: &[ChangeId]) -> Result<(), Unwritten> {
+    fn remove(&self, changes: &[Unreachable]) -> Result<(), Unwritten> {
         for chunk in changes.chunks(REMOVALS) {
             let mut batch = Batch::default();
-            for id in chunk {
-                batch.remove(record::encode_id(*id));
+            for Unreachable { id, value_bytes } in chunk {
+                for key in record::keys(*id, *value_bytes) {
+                    batch.remove(key);
+                }
             }
             self.apply(batch)?;
         }

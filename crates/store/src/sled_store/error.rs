@@ -20,7 +20,7 @@ pub enum OpenError {
     },
     /// It was written by another version of this program.
     #[error(
-        "store in {dir} has format version {found}, and this program reads version {FORMAT_VERSION}; \
+        "store in {dir} has format version {found}, and this program reads versions up to {FORMAT_VERSION}; \
          run the program that wrote it, or choose another directory"
     )]
     Format {
@@ -91,6 +91,18 @@ pub enum Damage {
     /// A record that this program cannot have written.
     #[error("the record {0} is not a valid one")]
     Record(String),
+    /// Not all of a split value is there.
+    #[error("the value of {key} at revision {revision} has {found} of {of} bytes")]
+    Value {
+        /// Of which key.
+        key: Key,
+        /// Of which commit.
+        revision: Revision,
+        /// How many are there.
+        found: usize,
+        /// How many there were.
+        of: usize,
+    },
     /// A record that contradicts an earlier one.
     #[error("the record of {key} at revision {revision} does not say when it was created")]
     Created {

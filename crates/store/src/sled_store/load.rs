@@ -7,11 +7,14 @@ use uuid::Uuid;
 use super::{
     disk::engine_error,
     error::{Damage, OpenError},
-    record::{self, CHANGES, FIRST, FORMAT, FORMAT_VERSION, ID, META, OLDEST},
+    record::{
+        FIRST, FORMAT, FORMAT_VERSION, ID, META, OLDEST, PART_BYTES, Record, RecordId,
+        UNSPLIT_VERSION, decode, decode_id,
+    },
 };
 use crate::{
     FIRST_REVISION,
-    history::{ChangeId, Changes, History},
+    history::{ChangeId, Changes, History, Unreachable},
     store::{Item, Revision},
 };
 
@@ -24,7 +27,9 @@ pub(super) type OnItem<'a> = &'a mut dyn FnMut(&Item);
 pub(super) struct Loaded {
     pub(super) history: History,
     /// What a compaction that was cut short left behind.
-    pub(super) unreachable: Vec<ChangeId>,
+    pub(super) unreachable: Vec<Unreachable>,
+    /// The format version that it was written in.
+    pub(super) format: u32,
 }
 
 /// What a store is, apart from its content.
@@ -56,7 +61,8 @@ impl Meta {
         records
     }
 
-    fn read(dir: &Path, db: &sled::Db) -> Result<Self, OpenError> {
+    /// And the format version.
+    fn read(dir: &Path, db: &sled::Db) -> Result<(Self, u32), OpenError> {
         let lacks = |what| OpenError::Corrupt {
             dir: dir.to_owned(),
             damage: Damage::NoMeta(what),
@@ -65,7 +71,7 @@ impl Meta {
         let format = get(FORMAT)?
             .and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)))
             .ok_or_else(|| lacks("format"))?;
-        if format != FORMAT_VERSION {
+        if !(UNSPLIT_VERSION..=FORMAT_VERSION).contains(&format) {
             return Err(OpenError::Format {
                 dir: dir.to_owned(),
                 found: format,
@@ -76,11 +82,12 @@ impl Meta {
         let id = get(ID)?.and_then(|bytes| Uuid::from_slice(&bytes).ok());
         let oldest = get(OLDEST)?.and_then(revision);
         let first = get(FIRST)?.map_or(Some(FIRST_REVISION), revision);
-        Ok(Self {
+        let meta = Self {
             id: id.ok_or_else(|| lacks("id"))?,
             first: first.ok_or_else(|| lacks("first"))?,
             oldest: oldest.ok_or_else(|| lacks("oldest"))?,
-        })
+        };
+        Ok((meta, format))
     }
 }
 
@@ -92,51 +99,59 @@ pub(super) fn load(
     on_damage: OnDamage<'_>,
     on_item: OnItem<'_>,
 ) -> Result<Loaded, OpenError> {
-    let Meta { id, first, oldest } = Meta::read(dir, db)?;
+    let (Meta { id, first, oldest }, format) = Meta::read(dir, db)?;
     let mut loaded = Loaded {
         history: History::compacted_at(id, first, oldest),
         unreachable: Vec::new(),
+        format,
     };
+    let mut changes = ChangeReader::default();
     let mut pending: Option<(Changes, u32)> = None;
-    for entry in db.iter() {
-        let (key, value) = match entry {
-            Ok(entry) => entry,
-            Err(err) => {
+    let mut entries = db.iter();
+    loop {
+        let entry = match entries.next() {
+            Some(Ok((key, _))) if key.starts_with(META) => continue,
+            Some(Ok(entry)) => Some(entry),
+            Some(Err(err)) => {
                 // The rest cannot be reached.
                 on_damage(Damage::Unreadable(err))?;
-                break;
+                None
             }
+            None => None,
         };
-        if key.starts_with(META) {
-            continue;
-        }
-        let found = record::decode_id(&key)
-            .and_then(|id| Some((id, record::decode(id, &value)?)))
-            .filter(|_| key.starts_with(CHANGES));
-        let Some((id, found)) = found else {
-            let name = record::decode_id(&key).map_or_else(
-                || key.escape_ascii().to_string(),
-                |id| format!("of place {} in revision {}", id.place, id.revision),
-            );
-            on_damage(Damage::Record(name))?;
-            continue;
+        let is_end = entry.is_none();
+        let read = match entry {
+            Some((key, value)) => changes.read(&key, &value),
+            None => changes.end(),
         };
-        if let Some(item) = &found.change.item {
-            on_item(item);
-        }
-        match &mut pending {
-            Some((commit, _)) if commit.revision == id.revision => {
-                commit.changes.push(found.change);
+        for found in read {
+            let (revision, record) = match found {
+                Ok(found) => found,
+                Err(damage) => {
+                    on_damage(damage)?;
+                    continue;
+                }
+            };
+            if let Some(item) = &record.change.item {
+                on_item(item);
             }
-            _ => {
-                let begun = Changes {
-                    revision: id.revision,
-                    changes: vec![found.change],
-                };
-                if let Some(whole) = pending.replace((begun, found.of)) {
-                    loaded.apply(whole, oldest, on_damage)?;
+            match &mut pending {
+                Some((commit, _)) if commit.revision == revision => {
+                    commit.changes.push(record.change);
+                }
+                _ => {
+                    let begun = Changes {
+                        revision,
+                        changes: vec![record.change],
+                    };
+                    if let Some(whole) = pending.replace((begun, record.of)) {
+                        loaded.apply(whole, oldest, on_damage)?;
+                    }
                 }
             }
+        }
+        if is_end {
+            break;
         }
     }
     if let Some(whole) = pending {
@@ -147,6 +162,82 @@ pub(super) fn load(
         on_damage(Damage::Truncated { found, reached })?;
     }
     Ok(loaded)
+}
+
+/// Puts changes together from their records, which come in the order of their keys.
+#[derive(Default)]
+struct ChangeReader {
+    /// A change whose value has not all been read, and what there is of it.
+    split: Option<(ChangeId, Record, Vec<u8>)>,
+}
+
+/// What a record completes, or what is wrong with it.
+type Read = Vec<Result<(Revision, Record), Damage>>;
+
+impl ChangeReader {
+    fn read(&mut self, key: &[u8], value: &[u8]) -> Read {
+        let Some(RecordId { change: id, part }) = decode_id(key) else {
+            let mut read = self.end();
+            read.push(Err(Damage::Record(key.escape_ascii().to_string())));
+            return read;
+        };
+        let unreadable = || {
+            let part = part.map_or_else(String::new, |part| format!("part {part} "));
+            let ChangeId { revision, place } = id;
+            Err(Damage::Record(format!(
+                "{part}of place {place} in revision {revision}"
+            )))
+        };
+        let Some(part) = part else {
+            let mut read = self.end();
+            match decode(id, value) {
+                Some(record) if record.missing > 0 => {
+                    let found = Vec::with_capacity(record.missing);
+                    self.split = Some((id, record, found));
+                }
+                Some(record) => read.push(Ok((id.revision, record))),
+                None => read.push(unreadable()),
+            }
+            return read;
+        };
+        match &mut self.split {
+            Some((of, record, found))
+                if *of == id
+                    && usize::from(part) * PART_BYTES == found.len()
+                    && value.len() == PART_BYTES.min(record.missing - found.len()) =>
+            {
+                found.extend_from_slice(value);
+                match found.len() == record.missing {
+                    true => self.end(),
+                    false => Vec::new(),
+                }
+            }
+            _ => vec![unreadable()],
+        }
+    }
+
+    /// No more parts come of the change that is being read.
+    fn end(&mut self) -> Read {
+        let Some((id, mut record, found)) = self.split.take() else {
+            return Vec::new();
+        };
+        let Some(item) = record
+            .change
+            .item
+            .as_mut()
+            .filter(|_| found.len() == record.missing)
+        else {
+            return vec![Err(Damage::Value {
+                key: record.change.key,
+                revision: id.revision,
+                found: found.len(),
+                of: record.missing,
+            })];
+        };
+        item.value = found.into();
+        record.missing = 0;
+        vec![Ok((id.revision, record))]
+    }
 }
 
 impl Loaded {

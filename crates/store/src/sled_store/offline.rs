@@ -1,6 +1,7 @@
 //! What is done to a store that nobody has open: checking, compacting, restoring.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
@@ -98,8 +99,11 @@ impl SledStore {
         let (old, mut history) = Disk::open(dir)?;
         let before = history.status(disk_bytes(dir).ok());
         let oldest = history.current();
-        let mut unreachable = history.compact(oldest);
-        unreachable.sort_unstable();
+        let unreachable: BTreeSet<ChangeId> = history
+            .compact(oldest)
+            .into_iter()
+            .map(|change| change.id)
+            .collect();
 
         let scratch = Scratch::beside(dir)?;
         let new = Opening::begin(&scratch.0)?.accept();
@@ -108,7 +112,7 @@ impl SledStore {
                 .as_ref()
                 .ok()
                 .and_then(|(key, _)| record::decode_id(key));
-            id.is_none_or(|id| unreachable.binary_search(&id).is_err())
+            id.is_none_or(|id| !unreachable.contains(&id.change))
         });
         new.copy_in(kept)?;
         let Status { id, first, .. } = before;
@@ -163,24 +167,24 @@ impl SledStore {
 
         let scratch = Scratch::beside(dir)?;
         let disk = Opening::begin(&scratch.0)?.accept();
-        let records = (0..).zip(reader).map(|(place, read)| {
-            let (key, value) = read?;
+        let records = (0..).zip(reader).flat_map(|(place, read)| {
+            let (key, value) = match read {
+                Ok(item) => item,
+                Err(damage) => return vec![Err(RestoreError::from(damage))],
+            };
             let item = Item {
                 key: key.clone(),
                 value,
                 created: first,
                 modified: first,
             };
-            let id = ChangeId {
-                revision: first,
-                place,
-            };
             let change = Change {
                 place,
                 key,
                 item: Some(item),
             };
-            Ok((record::encode_id(id), record::encode(of, &change)))
+            let records = record::encode(first, of, &change);
+            records.into_iter().map(Ok).collect()
         });
         disk.copy_in::<RestoreError>(records)?;
         let meta = Meta {

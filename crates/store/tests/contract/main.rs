@@ -93,6 +93,7 @@ macro_rules! contract {
             each_kind_of_guard_holds_or_conflicts,
             a_commit_is_applied_whole_or_not_at_all,
             what_is_too_large_is_refused_by_name,
+            large_values_are_kept_whole,
             concurrent_compare_and_set_loses_no_update,
             of_concurrent_creates_one_wins,
             a_list_is_continued_at_its_revision_while_writes_go_on,

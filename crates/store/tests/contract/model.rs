@@ -204,6 +204,11 @@ async fn commit(
         })
         .collect();
     let writes = writes.into_iter().map(|(index, value)| match value {
+        // A few are so large that an engine splits them.
+        Some(value @ 240..) => Write::Put {
+            key: key(index),
+            value: vec![value; 600 * usize::from(value)].into(),
+        },
         Some(value) => Write::Put {
             key: key(index),
             value: vec![value].into(),

@@ -4,8 +4,8 @@ use std::{num::NonZeroUsize, pin::pin, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt};
 use podplane_store::{
-    Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, Limit, ListQuery, MAX_VALUE_BYTES,
-    MAX_WRITES, Prefix, Revision, Snapshot, Store, StoreError, Txn, Watch,
+    Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, Limit, ListQuery, MAX_COMMIT_BYTES,
+    MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot, Store, StoreError, Txn, Watch,
 };
 use tokio::task::JoinSet;
 
@@ -303,8 +303,24 @@ pub(crate) async fn what_is_too_large_is_refused_by_name<F: Fixture>() {
     );
     assert_eq!(
         refused.to_string(),
-        "number of bytes in a value of 65537 is over the limit of 65536"
+        "number of bytes in a value of 1572865 is over the limit of 1572864"
     );
+
+    let most = MAX_COMMIT_BYTES / MAX_VALUE_BYTES;
+    let large = |count: usize| {
+        (0..count).fold(Txn::new(), |txn, n| {
+            txn.put(key(&format!("k{n}")), vec![7; MAX_VALUE_BYTES])
+        })
+    };
+    fixture.store().commit(large(most)).await.unwrap();
+    let refused = fixture.store().commit(large(most + 1)).await.unwrap_err();
+    assert!(matches!(
+        refused,
+        StoreError::TooLarge {
+            limit: Limit::CommitBytes,
+            ..
+        }
+    ));
 
     let puts =
         |count: usize| (0..count).fold(Txn::new(), |txn, n| txn.put(key(&format!("k{n}")), ""));
@@ -330,6 +346,72 @@ pub(crate) async fn what_is_too_large_is_refused_by_name<F: Fixture>() {
     let fixture = fixture.pause();
     let kept = fixture.store().get(&key("a"), None).await.unwrap().unwrap();
     assert_eq!(kept.value.len(), MAX_VALUE_BYTES);
+}
+
+/// Around the size at which an engine may split a value, and at the largest one.
+pub(crate) async fn large_values_are_kept_whole<F: Fixture>() {
+    const PART: usize = 64 * 1024;
+    let value = |size: usize, seed: usize| -> Vec<u8> {
+        (0..size)
+            .map(|at| u8::try_from((at / 7 + seed) % 251).unwrap())
+            .collect()
+    };
+    let sizes = [
+        0,
+        PART - 1,
+        PART,
+        PART + 1,
+        2 * PART,
+        2 * PART + 1,
+        MAX_VALUE_BYTES,
+    ];
+    let mut fixture = F::new();
+    let mut revisions = Vec::new();
+    for (seed, size) in sizes.into_iter().enumerate() {
+        let txn = Txn::new()
+            .put(key("a/replaced"), value(size, seed))
+            .put(key(&format!("b/{seed}")), value(size, seed));
+        revisions.push(fixture.store().commit(txn).await.unwrap().revision);
+    }
+    for _ in 0..2 {
+        let store = fixture.store();
+        for (seed, (size, revision)) in sizes.into_iter().zip(&revisions).enumerate() {
+            for at in ["a/replaced", &format!("b/{seed}")] {
+                let found = store.get(&key(at), Some(*revision)).await.unwrap();
+                assert!(found.unwrap().value == value(size, seed), "{at} of {size}");
+            }
+        }
+        let mut watch = store.watch("a/".into(), FIRST_REVISION).await.unwrap();
+        for (seed, size) in sizes.into_iter().enumerate() {
+            let commit = watch.next().await.unwrap();
+            let [Event::Put { item, .. }] = commit.events.as_slice() else {
+                panic!("{size}");
+            };
+            assert!(item.value == value(size, seed), "watched {size}");
+        }
+        fixture = fixture.pause();
+    }
+    // All of a value goes with it.
+    let last = *revisions.last().unwrap();
+    fixture.store().compact(last).await.unwrap();
+    let fixture = fixture.pause();
+    let held = |values: usize, keys: usize| u64::try_from(values + keys).unwrap();
+    let all: usize = sizes.iter().sum();
+    assert_eq!(
+        fixture.store().status().await.unwrap().memory_bytes,
+        held(
+            all + MAX_VALUE_BYTES,
+            "b/0".len() * sizes.len() + "a/replaced".len()
+        )
+    );
+    delete(fixture.store(), "a/replaced").await;
+    let last = delete(fixture.store(), "b/6").await;
+    fixture.store().compact(last).await.unwrap();
+    let fixture = fixture.pause();
+    assert_eq!(
+        fixture.store().status().await.unwrap().memory_bytes,
+        held(all - MAX_VALUE_BYTES, "b/0".len() * (sizes.len() - 1))
+    );
 }
 
 pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: Fixture>() {

@@ -19,16 +19,46 @@ use tokio::{sync::watch, task::JoinSet};
 
 /// Each with keys of its own, and one commit under way.
 const WRITERS: u64 = 8;
-/// So many items a writer has, which it replaces in turn.
-const KEYS: u64 = 6;
-/// How much history is kept, and how often the rest goes: more often than in life, since that is where space is reused.
-const KEEP: u64 = 60;
-const COMPACT_EVERY: u64 = 40;
+/// What is written with values of one size. Of large ones less, since the disk is in memory.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    /// So many items a writer has, which it replaces in turn.
+    keys: u64,
+    /// How much history is kept, and how often the rest goes: more often than in life, since that is where space is reused.
+    keep: u64,
+    compact_every: u64,
+    /// The most commits before the power is cut.
+    most_commits: u64,
+}
+
+impl Extent {
+    fn of(value_bytes: usize) -> Self {
+        match value_bytes {
+            ..=65536 => Self {
+                keys: 6,
+                keep: 60,
+                compact_every: 40,
+                most_commits: 400,
+            },
+            _ => Self {
+                keys: 2,
+                keep: 8,
+                compact_every: 5,
+                most_commits: 60,
+            },
+        }
+    }
+}
+
+/// The most commits to wait for before the power is cut.
+pub(crate) fn most_commits(value_bytes: usize) -> u64 {
+    Extent::of(value_bytes).most_commits
+}
 
 /// A writer's `step`th commit replaces one of its items, and moves its marker: a put, a put and a delete.
 fn txn(writer: u64, step: u64, value_bytes: usize) -> Txn {
     let txn = Txn::new()
-        .put(item(writer, step), value(step, value_bytes))
+        .put(item(writer, step, value_bytes), value(step, value_bytes))
         .put(marker(writer, step), "");
     match step.checked_sub(1) {
         Some(before) => txn.delete(marker(writer, before)),
@@ -36,8 +66,9 @@ fn txn(writer: u64, step: u64, value_bytes: usize) -> Txn {
     }
 }
 
-fn item(writer: u64, step: u64) -> Key {
-    Key::try_from(format!("item/{writer}/{}", step % KEYS)).unwrap()
+fn item(writer: u64, step: u64, value_bytes: usize) -> Key {
+    let keys = Extent::of(value_bytes).keys;
+    Key::try_from(format!("item/{writer}/{}", step % keys)).unwrap()
 }
 
 fn marker(writer: u64, step: u64) -> Key {
@@ -89,6 +120,11 @@ impl Load {
         let store = Arc::new(store);
         let acknowledged = Arc::new(Mutex::new(before.clone()));
         let stop = Arc::new(AtomicBool::new(false));
+        let Extent {
+            keep,
+            compact_every,
+            ..
+        } = Extent::of(value_bytes);
         let (counter, count) = watch::channel(0);
         let counter = Arc::new(counter);
         let mut writers = JoinSet::new();
@@ -105,8 +141,8 @@ impl Load {
                     let revision = committed.revision;
                     acknowledged.lock().unwrap().step(writer, step, revision);
                     counter.send_modify(|count| *count += 1);
-                    if revision.number().is_multiple_of(COMPACT_EVERY)
-                        && let Some(oldest) = Revision::new(revision.number().saturating_sub(KEEP))
+                    if revision.number().is_multiple_of(compact_every)
+                        && let Some(oldest) = Revision::new(revision.number().saturating_sub(keep))
                     {
                         store.compact(oldest).await.unwrap();
                         let mut acknowledged = acknowledged.lock().unwrap();
@@ -174,9 +210,14 @@ pub(crate) async fn verify(
             Some((last, at)) => assert!(*last + 1 == step && at < revision, "{last} {step}"),
             None => assert_eq!(step, 0),
         }
-        assert_eq!(items.len() as u64, KEYS.min(step + 1));
-        for step in step.saturating_sub(KEYS - 1)..=step {
-            let found = store.get(&item(writer, step), None).await.unwrap().unwrap();
+        let keys = Extent::of(value_bytes).keys;
+        assert_eq!(items.len() as u64, keys.min(step + 1));
+        for step in step.saturating_sub(keys - 1)..=step {
+            let found = store
+                .get(&item(writer, step, value_bytes), None)
+                .await
+                .unwrap()
+                .unwrap();
             assert!(
                 found.value == value(step, value_bytes),
                 "{writer} {step} has its value"

@@ -37,6 +37,13 @@ fn values_of_10_kib_survive() {
     alone("values_of_10_kib_survive", || survive(10 * 1024));
 }
 
+/// The largest that is not split.
+#[test]
+fn values_of_64_kib_survive() {
+    alone("values_of_64_kib_survive", || survive(64 * 1024));
+}
+
+/// Split into as many records as there can be.
 #[test]
 fn values_of_the_largest_size_survive() {
     alone("values_of_the_largest_size_survive", || {
@@ -58,7 +65,7 @@ fn survive(value_bytes: usize) {
     let mut machine = Machine::new();
     let mut acknowledged = Acknowledged::default();
     for round in 1..=rounds() {
-        let commits = random.u64(0..400);
+        let commits = random.u64(0..load::most_commits(value_bytes));
         let then = Duration::from_micros(random.u64(0..5_000));
         let unsynced = *random.choice(&[Unsynced::Lost, Unsynced::Torn]).unwrap();
         let (image, told) = runtime.block_on(async {
