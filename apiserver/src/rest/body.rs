@@ -7,6 +7,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use podplane_proto::{MAX_VALUES, kubernetes};
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
+use tonic::{Code, Status};
 
 use super::{
     answer::{self, Answer},
@@ -61,12 +62,23 @@ pub(super) async fn read(body: Body) -> Result<Bytes, Answer> {
         Err(error) if error.is::<LengthLimitError>() => {
             Err(too_large(&format!("limit is {MAX_BYTES}")))
         }
-        Err(error) => Err(answer::refuse(
-            StatusCode::BAD_REQUEST,
-            "BadRequest",
-            &format!("the body of the request ended early: {error}"),
-        )),
+        Err(error) => Err(match late(&*error) {
+            Some(late) => answer::refuse(StatusCode::REQUEST_TIMEOUT, "Timeout", late.message()),
+            None => answer::refuse(
+                StatusCode::BAD_REQUEST,
+                "BadRequest",
+                &format!("the body of the request ended early: {error}"),
+            ),
+        }),
     }
+}
+
+/// That the body did not arrive in time, if that was it.
+fn late<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Status> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .find_map(|error| error.downcast_ref::<Status>())
+        .filter(|status| status.code() == Code::DeadlineExceeded)
 }
 
 /// The document of a body; null if there is none.

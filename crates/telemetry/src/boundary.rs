@@ -1,11 +1,14 @@
-//! The boundary around each request: what it must say to be answered ([`AllowedHosts`]), and what happens if its handler panics.
+//! The boundary around each request: what it must say to be answered ([`AllowedHosts`]), how long its body may take, and what
+//! happens if its handler panics.
 //!
 //! A panic ends its request with 500 or `INTERNAL`, is counted and logged, and leaves the process alone. Code whose
 //! state is not usable after a panic ends the process itself: see `fatal` in the API server, and ADR 0022.
 
+mod arrival;
 mod body;
 mod hosts;
 
+pub use arrival::BODY_TIMEOUT;
 pub use hosts::{AllowedHosts, HostName, HostNameError};
 
 use std::{
@@ -25,7 +28,7 @@ use tonic::{
     Code, Status,
     body::Body,
     codegen::{
-        Service,
+        Bytes, Service, StdError,
         http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header},
     },
 };
@@ -98,9 +101,11 @@ impl RequestLine {
 
 impl<S, B> Service<Request<B>> for Bounded<S>
 where
-    S: Service<Request<B>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<StdError>,
 {
     type Response = Response<GuardedBody>;
     type Error = S::Error;
@@ -130,6 +135,7 @@ where
             uri: request.uri().clone(),
             metrics: metrics.clone(),
         };
+        let request = arrival::timed(request);
         // A handler that panicked is dropped; what it shares with others must not need what it did not do.
         let called = catch_unwind(AssertUnwindSafe(|| self.service.call(request)));
         async move {
