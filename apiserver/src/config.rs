@@ -1,6 +1,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
+use podplane_api::{Quantity, quantity::units};
 use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
 use podplane_telemetry::{boundary::AllowedHosts, server::Listen};
 
@@ -79,6 +80,71 @@ pub struct Config {
         value_parser = release_after
     )]
     pub release_after: Duration,
+
+    /// How much is kept of what nobody needs for ever.
+    #[command(flatten)]
+    pub bounds: Bounds,
+}
+
+/// How much is kept of what nobody needs for ever.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Bounds {
+    /// Keep at most so many bytes of history, which watches and lists of earlier revisions are served from, as in 64Mi: at
+    /// least 1Mi. History is kept for five minutes if it is not more.
+    #[arg(
+        long,
+        env = "PODPLANE_HISTORY_BYTES",
+        value_name = "BYTES",
+        default_value = "64Mi",
+        value_parser = history_bytes
+    )]
+    pub history_bytes: u64,
+
+    /// How long an event is kept after it last happened: at least 1s.
+    #[arg(
+        long,
+        env = "PODPLANE_EVENT_TTL",
+        value_name = "DURATION",
+        default_value = "1h",
+        value_parser = event_ttl
+    )]
+    pub event_ttl: Duration,
+
+    /// Keep at most so many events; the oldest go first.
+    #[arg(
+        long,
+        env = "PODPLANE_MAX_EVENTS",
+        value_name = "N",
+        default_value_t = 10_000
+    )]
+    pub max_events: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            history_bytes: 64 << 20,
+            event_ttl: Duration::from_secs(60 * 60),
+            max_events: 10_000,
+        }
+    }
+}
+
+fn history_bytes(text: &str) -> Result<u64, String> {
+    // The suffixes are those of quantities in Kubernetes.
+    let quantity = Quantity(text.strip_suffix('B').unwrap_or(text).to_owned());
+    let bytes = units(&quantity).map_err(|error| error.to_string())?;
+    match u64::try_from(bytes) {
+        Ok(bytes) if bytes >= 1 << 20 => Ok(bytes),
+        _ => Err("must be at least 1Mi".to_owned()),
+    }
+}
+
+fn event_ttl(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text).map_err(|error| error.to_string())? {
+        short if short < Duration::from_secs(1) => Err("must be at least 1s".to_owned()),
+        time => Ok(time),
+    }
 }
 
 /// A time for `--release-after`.
@@ -103,4 +169,44 @@ pub enum StoreKind {
     Sled,
     /// In memory, and gone when the process ends.
     Memory,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        bounds: Bounds,
+    }
+
+    #[test]
+    fn the_bounds_have_the_defaults_that_they_say() {
+        let Bounds {
+            history_bytes,
+            event_ttl,
+            max_events,
+        } = Line::parse_from(["line"]).bounds;
+        let default = Bounds::default();
+        assert_eq!(history_bytes, default.history_bytes);
+        assert_eq!(event_ttl, default.event_ttl);
+        assert_eq!(max_events, default.max_events);
+    }
+
+    #[test]
+    fn bytes_of_history_are_a_quantity() {
+        for (text, bytes) in [
+            ("64Mi", 64 << 20),
+            ("64MiB", 64 << 20),
+            ("2000000", 2_000_000),
+        ] {
+            assert_eq!(history_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "1Ki", "-1Gi", "much"] {
+            assert!(history_bytes(text).is_err(), "{text}");
+        }
+    }
 }

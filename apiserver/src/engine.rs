@@ -28,6 +28,8 @@ trait AnyStore: fmt::Debug + Send + Sync {
         after: Revision,
     ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Commit, StoreError>>, StoreError>>;
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>>;
+    fn oldest_within(&self, history_bytes: u64) -> BoxFuture<'_, Result<Revision, StoreError>>;
+    fn maintain(&self) -> BoxFuture<'_, Result<(), StoreError>>;
     fn back_up(self: Arc<Self>) -> BoxStream<'static, Result<Bytes, StoreError>>;
     fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>>;
 }
@@ -60,6 +62,14 @@ impl<S: Store> AnyStore for S {
 
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
         Store::compact(self, revision).boxed()
+    }
+
+    fn oldest_within(&self, history_bytes: u64) -> BoxFuture<'_, Result<Revision, StoreError>> {
+        Store::oldest_within(self, history_bytes).boxed()
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Store::maintain(self).boxed()
     }
 
     fn back_up(self: Arc<Self>) -> BoxStream<'static, Result<Bytes, StoreError>> {
@@ -144,6 +154,16 @@ impl Engine {
         OrAbort(self.store.compact(revision))
             .await
             .inspect_err(|error| self.note(error))
+    }
+
+    /// The oldest revision since which the history takes at most so many bytes.
+    pub(crate) async fn oldest_within(&self, history_bytes: u64) -> Result<Revision, StoreError> {
+        OrAbort(self.store.oldest_within(history_bytes)).await
+    }
+
+    /// Lets the store do what has to be done now and then.
+    pub(crate) async fn maintain(&self) -> Result<(), StoreError> {
+        OrAbort(self.store.maintain()).await
     }
 
     /// A backup of everything as it is now, in pieces.

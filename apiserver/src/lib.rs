@@ -15,6 +15,7 @@ mod engine;
 mod error;
 mod fatal;
 mod journeys;
+mod memory;
 mod metrics;
 mod registry;
 mod rest;
@@ -26,6 +27,6 @@ mod strategy;
 mod tests;
 mod upkeep;
 
-pub use config::{Config, StoreKind, release_after};
+pub use config::{Bounds, Config, StoreKind, release_after};
 pub use server::{RunError, run};
 pub use storage::check as check_item;

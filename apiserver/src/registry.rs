@@ -209,6 +209,11 @@ impl<K: Strategy> Registry<K> {
             let mut txn = Txn {
                 guards: leads.into_iter().collect(),
                 writes: beside.writes,
+                // So that what fills a disk can be removed, by whoever has a part in its removal.
+                reclaims: match &decided {
+                    Step::Keep(object) | Step::Put(object) => object.is_deleting(),
+                    Step::Remove(_) => true,
+                },
             };
             txn.guards.push(unchanged(&store_key, revision));
             let of_what_was_read = txn.guards.len();

@@ -24,7 +24,7 @@ use podplane_telemetry::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Config, StoreKind,
+    Bounds, Config, StoreKind,
     admission::{Addresses, Admission, Fences, NodeBlocks, Policy},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
@@ -97,6 +97,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
         cluster_cidr,
         compat,
         release_after,
+        bounds,
     } = config;
     let policy = Policy {
         service_ranges: service_cluster_ip_range,
@@ -116,7 +117,9 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     let ready =
         move |listener: &Listener| address_file.map_or(Ok(()), |file| listener.publish(&file));
     match store {
-        StoreKind::Memory => serve(MemStore::new(), policy, listener, ready, shutdown).await,
+        StoreKind::Memory => {
+            serve(MemStore::new(), policy, bounds, listener, ready, shutdown).await
+        }
         StoreKind::Sled => {
             let dir = data_dir.ok_or(RunError::NoDataDir)?.join("store");
             let open = {
@@ -127,7 +130,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
                 .await
                 .map_err(RunError::OpenPanicked)?
                 .map_err(|source| RunError::Open { dir, source })?;
-            serve(store, policy, listener, ready, shutdown).await
+            serve(store, policy, bounds, listener, ready, shutdown).await
         }
     }
 }
@@ -136,6 +139,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
 pub(crate) async fn serve(
     store: impl Store,
     policy: Policy,
+    bounds: Bounds,
     listener: Listener,
     ready: impl FnOnce(&Listener) -> Result<(), ServeError> + Send,
     shutdown: CancellationToken,
@@ -200,6 +204,7 @@ pub(crate) async fn serve(
         position,
         namespaces,
         kinds,
+        bounds,
     });
     upkeep
         .create_system_namespaces()
@@ -212,6 +217,7 @@ pub(crate) async fn serve(
         Arc::clone(&upkeep).end_namespaces(),
     );
     spawn(&mut tasks, "expiry", Arc::clone(&upkeep).sweep());
+    spawn(&mut tasks, "event limit", Arc::clone(&upkeep).limit());
     spawn(&mut tasks, "compaction", upkeep.compact());
     ready(&listener)?;
     process.serve(listener, services);

@@ -77,8 +77,8 @@ pub(crate) trait Strategy: Object + Selectable + Validate {
         None
     }
 
-    /// When the object is to be removed by itself, for kinds that expire.
-    fn expires(&self) -> Option<Timestamp> {
+    /// When the object last mattered, for kinds whose objects go after some time, and the oldest first when there are too many.
+    fn last_happened(&self) -> Option<Timestamp> {
         None
     }
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod assign;
 mod blocks;
+mod bounds;
 mod cluster_cidrs;
 mod deletes;
 mod durability;
@@ -41,7 +42,7 @@ use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
-use crate::{admission::Policy, server};
+use crate::{Bounds, admission::Policy, server};
 
 /// How long anything here may take before the test has failed.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -68,6 +69,15 @@ impl TestServer {
     }
 
     async fn at(listen: &str, policy: Policy, store: impl Store) -> Self {
+        Self::within_bounds(listen, policy, Bounds::default(), store).await
+    }
+
+    async fn within_bounds(
+        listen: &str,
+        policy: Policy,
+        bounds: Bounds,
+        store: impl Store,
+    ) -> Self {
         let listen: Listen = listen.parse().unwrap();
         let listener = Listener::bind(&listen).await.unwrap();
         let address = listener.address().to_string();
@@ -78,6 +88,7 @@ impl TestServer {
         running.spawn(server::serve(
             store,
             policy,
+            bounds,
             listener,
             |_| {
                 serving.send(()).unwrap();

@@ -18,6 +18,7 @@ use podplane_store::{Prefix, Revision, StoreError};
 use tokio::time;
 
 use crate::{
+    Bounds,
     cache::{Position, Query},
     engine::Engine,
     registry::{DeleteOptions, Registry, Write},
@@ -25,8 +26,11 @@ use crate::{
     strategy::{SYSTEM_NAMESPACES, Strategy},
 };
 
-/// How often expired objects are looked for.
+/// How often, at most, expired objects are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// How often, while something is written, is looked whether there are too many events.
+const LIMIT_EVERY: Duration = Duration::from_millis(200);
 
 /// How many objects of a namespace are deleted at once, so that they share syncs of the disk.
 const AT_ONCE: usize = 32;
@@ -39,8 +43,11 @@ pub(crate) trait Kind: Send + Sync {
     /// Deletes what is in a namespace and not being deleted yet. Returns how many objects were there.
     fn empty<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<usize, ApiError>>;
 
-    /// Removes what should be gone by now.
-    fn sweep(&self, now: Timestamp) -> BoxFuture<'_, Result<(), ApiError>>;
+    /// Removes what has not happened since.
+    fn sweep(&self, since: Timestamp) -> BoxFuture<'_, Result<(), ApiError>>;
+
+    /// Removes the oldest of the events that are more than that many.
+    fn limit(&self, most: usize) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// Forgets changes up to a revision.
     fn trim(&self, oldest: Revision);
@@ -68,19 +75,33 @@ impl<K: Strategy> Kind for Registry<K> {
         .boxed()
     }
 
-    fn sweep(&self, now: Timestamp) -> BoxFuture<'_, Result<(), ApiError>> {
-        async move {
-            for key in self.expired(now) {
-                unless_gone(self.remove_expired(&key, now).await)?;
-            }
-            Ok(())
-        }
-        .boxed()
+    fn sweep(&self, since: Timestamp) -> BoxFuture<'_, Result<(), ApiError>> {
+        remove_old(self, self.not_since(since)).boxed()
+    }
+
+    fn limit(&self, most: usize) -> BoxFuture<'_, Result<(), ApiError>> {
+        remove_old(self, self.oldest_beyond(most)).boxed()
     }
 
     fn trim(&self, oldest: Revision) {
         self.forget(oldest);
     }
+}
+
+/// Removes objects that have not happened again.
+async fn remove_old<K: Strategy>(
+    registry: &Registry<K>,
+    old: Vec<(Timestamp, ObjectKey)>,
+) -> Result<(), ApiError> {
+    let remove = |(last, key): (Timestamp, ObjectKey)| {
+        let registry = registry.clone();
+        async move { registry.remove_unless_since(&key, last).await }
+    };
+    let mut removing = stream::iter(old).map(remove).buffer_unordered(AT_ONCE);
+    while let Some(removed) = removing.next().await {
+        unless_gone(removed)?;
+    }
+    Ok(())
 }
 
 /// What somebody else removed needs no removal.
@@ -97,6 +118,7 @@ pub(crate) struct Upkeep {
     pub(crate) position: Position,
     pub(crate) namespaces: Registry<Namespace>,
     pub(crate) kinds: Vec<Arc<dyn Kind>>,
+    pub(crate) bounds: Bounds,
 }
 
 impl Upkeep {
@@ -125,14 +147,34 @@ impl Upkeep {
 
     /// Removes expired objects for ever.
     pub(crate) async fn sweep(self: Arc<Self>) -> Result<(), ApiError> {
+        let ttl = self.bounds.event_ttl;
+        let every = SWEEP_EVERY.min(ttl / 10).max(Duration::from_millis(200));
         loop {
-            time::sleep(SWEEP_EVERY).await;
-            let now = Timestamp::now();
+            time::sleep(every).await;
+            let since = Timestamp::now().saturating_sub(ttl);
+            let since = since.unwrap_or(Timestamp::MIN);
             for kind in &self.kinds {
-                if let Err(error) = kind.sweep(now).await {
-                    tracing::warn!(%error, "cannot remove expired objects; trying again in a minute");
+                if let Err(error) = kind.sweep(since).await {
+                    tracing::warn!(%error, "failed to remove expired objects; trying again in {every:?}");
                 }
             }
+        }
+    }
+
+    /// Removes events that are too many, for ever.
+    pub(crate) async fn limit(self: Arc<Self>) -> Result<(), ApiError> {
+        loop {
+            let seen = self.position.current();
+            for kind in &self.kinds {
+                if let Err(error) = kind.limit(self.bounds.max_events).await {
+                    tracing::warn!(%error, "failed to remove events that are too many; trying again");
+                    time::sleep(SWEEP_EVERY).await;
+                }
+            }
+            self.position
+                .reached(seen.number().saturating_add(1))
+                .await?;
+            time::sleep(LIMIT_EVERY).await;
         }
     }
 }

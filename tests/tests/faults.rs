@@ -220,8 +220,12 @@ async fn a_full_disk_of_the_api_server_loses_nothing_that_was_acknowledged() -> 
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
     };
-    let full = cluster.fill_disk("apiserver")?;
     let mut acknowledged = BTreeSet::new();
+    for name in ["kept", "deleted", "deleted-later"] {
+        create(&cluster, &bound(name, "nowhere")).await?;
+        acknowledged.insert(name.to_owned());
+    }
+    let full = cluster.fill_disk("apiserver")?;
     let refused = loop {
         let name = format!("pod-{}", acknowledged.len());
         let mut large = bound(&name, "nowhere");
@@ -233,6 +237,21 @@ async fn a_full_disk_of_the_api_server_loses_nothing_that_was_acknowledged() -> 
         }
         anyhow::ensure!(acknowledged.len() < 2000, "the disk is never full");
     };
+    // What fills it can be removed, also by a server that is started on the full disk, and it can be read.
+    let pods = cluster.client().namespaced::<Pod>("default");
+    let at_once = DeleteParams {
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    };
+    pods.delete("deleted", &at_once).await?;
+    acknowledged.remove("deleted");
+    cluster.signal("apiserver", Signal::KILL).await?;
+    let read = || async { cluster.pods().await.map_or(0, |pods| pods.len()) };
+    let expected = acknowledged.len();
+    eventually("it serves reads", read, |found| *found == expected).await;
+    pods.delete("deleted-later", &at_once).await?;
+    acknowledged.remove("deleted-later");
+    assert!(create(&cluster, &pod("refused")).await.is_err());
     full.heal();
     let written = || async { create(&cluster, &pod("later")).await.is_ok() };
     eventually("it takes writes again", written, |written| *written).await;

@@ -60,6 +60,7 @@ impl Addresses {
             let txn = Txn {
                 guards: Vec::new(),
                 writes: writes.to_vec(),
+                reclaims: false,
             };
             engine.commit(txn).await?;
         }

@@ -29,7 +29,8 @@ pub(crate) struct Entry {
     /// Its JSON as it is stored; the bytes are the store's own.
     stored: Bytes,
     revision: Revision,
-    pub(super) expires: Option<Timestamp>,
+    /// [`Strategy::last_happened`]
+    pub(super) last_happened: Option<Timestamp>,
 }
 
 impl Entry {
@@ -243,18 +244,34 @@ impl<K: Strategy> KindCache<K> {
             .changes
             .partition_point(|change| change.revision <= oldest);
         state.changes.drain(..forgotten);
+        if state.changes.capacity() / 4 > state.changes.len() {
+            let room = 2 * state.changes.len();
+            state.changes.shrink_to(room);
+        }
         state.first = state.first.saturating_add(forgotten as u64);
         state.oldest = state.oldest.max(oldest);
     }
 
-    /// The objects that should be gone by now.
-    pub(crate) fn expired(&self, now: Timestamp) -> Vec<ObjectKey> {
+    /// The objects that have not happened since, and when they did last.
+    pub(crate) fn not_since(&self, since: Timestamp) -> Vec<(Timestamp, ObjectKey)> {
         let state = self.read();
-        let expired = state
-            .objects
-            .values()
-            .filter(|entry| entry.expires.is_some_and(|expires| expires <= now));
-        expired.map(|entry| entry.key.clone()).collect()
+        let dated = state.objects.values().filter_map(dated);
+        let old = dated.filter(|(last, _)| *last <= since);
+        old.map(|(last, key)| (last, key.clone())).collect()
+    }
+
+    /// The objects that are more than that many, by when they last happened; none of kinds whose objects stay.
+    pub(crate) fn oldest_beyond(&self, most: usize) -> Vec<(Timestamp, ObjectKey)> {
+        let state = self.read();
+        let beyond = state.objects.len().saturating_sub(most);
+        if beyond == 0 {
+            return Vec::new();
+        }
+        let mut dated: Vec<_> = state.objects.values().filter_map(dated).collect();
+        dated.sort_unstable();
+        dated.truncate(beyond);
+        let oldest = dated.into_iter();
+        oldest.map(|(last, key)| (last, key.clone())).collect()
     }
 
     pub(super) fn ends(&self) -> watch::Receiver<u64> {
@@ -269,6 +286,11 @@ impl<K: Strategy> KindCache<K> {
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An object of a kind that has such times.
+fn dated(entry: &Arc<Entry>) -> Option<(Timestamp, &ObjectKey)> {
+    Some((entry.last_happened?, &entry.key))
 }
 
 /// The objects that a query is about, in the order of their keys.
@@ -298,7 +320,7 @@ pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
     Some(Arc::new(Entry {
         key: object.key(),
         fields: FieldSet::of(&object),
-        expires: object.expires(),
+        last_happened: object.last_happened(),
         labels: object
             .metadata_mut()
             .labels

@@ -89,7 +89,12 @@ impl<K: Strategy> Registry<K> {
                 .chain(namespace)
                 .chain(guards)
                 .collect();
-            let txn = Txn { guards, writes }.put(key.clone(), value.clone());
+            let txn = Txn {
+                guards,
+                writes,
+                reclaims: false,
+            };
+            let txn = txn.put(key.clone(), value.clone());
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);

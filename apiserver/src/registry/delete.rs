@@ -41,20 +41,25 @@ impl<K: Strategy> Registry<K> {
             .await
     }
 
-    /// The objects that should be gone by now.
-    pub(crate) fn expired(&self, now: Timestamp) -> Vec<ObjectKey> {
-        self.cache.expired(now)
+    /// The objects that have not happened since, and when they did last.
+    pub(crate) fn not_since(&self, since: Timestamp) -> Vec<(Timestamp, ObjectKey)> {
+        self.cache.not_since(since)
     }
 
-    /// Removes an object, if it still has expired.
-    pub(crate) async fn remove_expired(
+    /// The oldest of the objects that are more than that many.
+    pub(crate) fn oldest_beyond(&self, most: usize) -> Vec<(Timestamp, ObjectKey)> {
+        self.cache.oldest_beyond(most)
+    }
+
+    /// Removes an object, if it still has not happened since.
+    pub(crate) async fn remove_unless_since(
         &self,
         key: &ObjectKey,
-        now: Timestamp,
+        since: Timestamp,
     ) -> Result<K, ApiError> {
         let remove = |object: K| {
-            let expired = object.expires().is_some_and(|expires| expires <= now);
-            Ok(if expired {
+            let is_old = object.last_happened().is_some_and(|last| last <= since);
+            Ok(if is_old {
                 Step::Remove(object)
             } else {
                 Step::Keep(object)

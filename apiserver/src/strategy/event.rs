@@ -1,18 +1,12 @@
-use podplane_api::{
-    core::Event,
-    jiff::{SignedDuration, Timestamp},
-};
+use podplane_api::{core::Event, jiff::Timestamp};
 
 use super::Strategy;
-
-/// How long an event is kept after it last happened, as in Kubernetes.
-const TTL: SignedDuration = SignedDuration::from_hours(1);
 
 impl Strategy for Event {
     const SERVICE: &'static str = "podplane.core.v1.EventService";
     const CREATE_ON_UPDATE: bool = true;
 
-    fn expires(&self) -> Option<Timestamp> {
+    fn last_happened(&self) -> Option<Timestamp> {
         let times = [
             self.last_timestamp.as_ref().map(|time| time.0),
             self.first_timestamp.as_ref().map(|time| time.0),
@@ -23,7 +17,7 @@ impl Strategy for Event {
                 .map(|time| time.0),
             self.metadata.creation_timestamp.as_ref().map(|time| time.0),
         ];
-        times.into_iter().flatten().max()?.checked_add(TTL).ok()
+        times.into_iter().flatten().max()
     }
 }
 
@@ -34,12 +28,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_expires_an_hour_after_it_last_happened() {
+    fn an_event_last_happened_at_the_latest_of_its_times() {
         let at = |text: &str| Some(Time(text.parse().unwrap()));
         let mut event = Event::default();
-        assert_eq!(event.expires(), None);
+        assert_eq!(event.last_happened(), None);
         event.metadata.creation_timestamp = at("2026-01-01T00:00:00Z");
         event.last_timestamp = at("2026-01-01T02:00:00Z");
-        assert_eq!(event.expires().unwrap().to_string(), "2026-01-01T03:00:00Z");
+        assert_eq!(
+            event.last_happened().unwrap().to_string(),
+            "2026-01-01T02:00:00Z"
+        );
     }
 }

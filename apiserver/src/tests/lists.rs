@@ -1,45 +1,14 @@
 //! Lists and watches through REST: `resourceVersion`, `resourceVersionMatch`, `limit`, `continue`, `sendInitialEvents`, bookmarks.
 
+use std::sync::Arc;
+
 use podplane_client::ListParams;
-use podplane_store::{Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status};
-use podplane_store::{StoreError, Txn};
+use podplane_store::Revision;
 use podplane_tests::rest::Answer;
 
 use super::*;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
-
-/// A store that a test keeps a handle of.
-#[derive(Clone, Debug, Default)]
-struct Shared(std::sync::Arc<MemStore>);
-
-impl Store for Shared {
-    type Watch = <MemStore as Store>::Watch;
-
-    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
-        self.0.commit(txn).await
-    }
-
-    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
-        self.0.get(key, at).await
-    }
-
-    async fn list(&self, query: ListQuery) -> Result<Snapshot, StoreError> {
-        self.0.list(query).await
-    }
-
-    async fn watch(&self, prefix: Prefix, after: Revision) -> Result<Self::Watch, StoreError> {
-        self.0.watch(prefix, after).await
-    }
-
-    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        self.0.compact(revision).await
-    }
-
-    async fn status(&self) -> Result<Status, StoreError> {
-        self.0.status().await
-    }
-}
 
 impl TestServer {
     /// A list of pods with these options.
@@ -292,7 +261,7 @@ async fn pages_are_of_one_revision_while_writes_go_on() {
 
 #[tokio::test]
 async fn what_was_compacted_is_expired() {
-    let store = Shared::default();
+    let store = Arc::new(MemStore::new());
     let server = TestServer::with(store.clone()).await;
     let a = server.made("a").await;
     for name in ["c", "e"] {
@@ -387,7 +356,7 @@ async fn a_watch_begins_where_it_is_asked_to() {
 /// As from the reference, what is refused about a revision is in the stream, where every reflector looks for it.
 #[tokio::test]
 async fn a_watch_from_a_revision_that_is_not_kept_is_expired() {
-    let store = Shared::default();
+    let store = Arc::new(MemStore::new());
     let server = TestServer::with(store.clone()).await;
     let a = server.made("a").await;
     let b = server.made("b").await;

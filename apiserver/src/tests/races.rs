@@ -184,6 +184,14 @@ impl Store for Held {
         self.store.compact(revision).await
     }
 
+    async fn oldest_within(&self, history_bytes: u64) -> Result<Revision, StoreError> {
+        self.store.oldest_within(history_bytes).await
+    }
+
+    async fn maintain(&self) -> Result<(), StoreError> {
+        self.store.maintain().await
+    }
+
     async fn status(&self) -> Result<Status, StoreError> {
         self.store.status().await
     }

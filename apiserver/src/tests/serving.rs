@@ -31,6 +31,7 @@ async fn what_is_no_request_is_refused() {
     running.spawn(server::serve(
         MemStore::new(),
         Policy::default(),
+        Bounds::default(),
         listener,
         |_| Ok(()),
         stop.clone(),
@@ -126,6 +127,7 @@ async fn the_address_is_published_when_it_is_served() {
         cluster_cidr: Vec::new(),
         compat: podplane_ipam::Compat::None,
         release_after: Duration::ZERO,
+        bounds: Bounds::default(),
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();

@@ -2,35 +2,93 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use podplane_store::{Revision, StoreError};
-use tokio::time::{self, Instant};
+use podplane_store::{Revision, Status, StoreError};
+use tokio::{
+    task::spawn_blocking,
+    time::{self, Instant},
+};
 
 use super::Upkeep;
+use crate::memory;
 
 /// How long a client may be away, or read a list page by page, without having to begin again.
 const KEEP: Duration = Duration::from_secs(5 * 60);
 /// A quiet cluster keeps at least so many commits, however old.
 const KEEP_COMMITS: u64 = 1_000;
-/// A busy one keeps at most so many, since they are in memory: about 300 MB of 1 KiB pods.
+/// A busy one keeps at most so many, since each takes some hundred bytes of memory besides what it wrote.
 const MOST_COMMITS: u64 = 100_000;
+/// How often is looked for what is old.
 const EVERY: Duration = Duration::from_secs(10);
+/// How often, while something is written, is looked for what is too much.
+const EVERY_WHILE_WRITTEN: Duration = Duration::from_millis(100);
+/// How often memory is given back that forgotten history took.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
 
 impl Upkeep {
     /// Compacts the store, and with it the caches, for ever.
     pub(crate) async fn compact(self: Arc<Self>) -> Result<(), StoreError> {
         let mut seen = VecDeque::new();
+        let mut due = Instant::now() + EVERY;
+        let (mut given_back, mut is_freed) = (Instant::now(), false);
         loop {
-            time::sleep(EVERY).await;
-            let current = self.position.current();
-            seen.push_back((Instant::now(), current));
-            let Some(oldest) = plan(&mut seen, Instant::now(), current) else {
-                continue;
+            let next = self.position.current().number().saturating_add(1);
+            let written = async {
+                // An end of the server ends this task, too.
+                let _ = self.position.reached(next).await;
+                time::sleep(EVERY_WHILE_WRITTEN).await;
             };
-            match self.engine.compact(oldest).await {
-                Ok(()) => self.kinds.iter().for_each(|kind| kind.trim(oldest)),
-                Err(error) => {
-                    tracing::warn!(%error, %oldest, "cannot compact the store; trying again")
-                }
+            // Whichever comes first: what is looked at is the state.
+            let _ = time::timeout_at(due, written).await;
+            // Read before the store's state: the caches must have seen what is forgotten.
+            let current = self.position.current();
+            let by_size = self.too_much(current).await?;
+            let now = Instant::now();
+            let by_age = (now >= due).then(|| {
+                seen.push_back((now, current));
+                plan(&mut seen, now, current)
+            });
+            let mut failed = false;
+            if let Some(oldest) = by_size.max(by_age.flatten()) {
+                let before = self.engine.status().await?.oldest;
+                failed = !self.compact_at(oldest).await;
+                is_freed |= oldest > before;
+            }
+            if is_freed && now >= given_back + GIVE_BACK_EVERY {
+                // It fails only if it panics, and then the next one is tried.
+                let _ = spawn_blocking(memory::give_back).await;
+                (given_back, is_freed) = (Instant::now(), false);
+            }
+            if failed || now >= due {
+                self.engine.maintain().await?;
+                due = Instant::now() + EVERY;
+            }
+            if failed {
+                time::sleep(EVERY).await;
+            }
+        }
+    }
+
+    /// The revision to compact at, if the history is larger than it may be.
+    async fn too_much(&self, current: Revision) -> Result<Option<Revision>, StoreError> {
+        let most = self.bounds.history_bytes;
+        let Status { history_bytes, .. } = self.engine.status().await?;
+        if history_bytes <= most {
+            return Ok(None);
+        }
+        // Some more, so that not every commit that follows is a reason to compact again.
+        let oldest = self.engine.oldest_within(most - most / 8).await?;
+        Ok(Some(oldest.min(current)))
+    }
+
+    async fn compact_at(&self, oldest: Revision) -> bool {
+        match self.engine.compact(oldest).await {
+            Ok(()) => {
+                self.kinds.iter().for_each(|kind| kind.trim(oldest));
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, %oldest, "failed to compact the store; trying again");
+                false
             }
         }
     }

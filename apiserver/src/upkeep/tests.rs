@@ -35,6 +35,7 @@ impl Server {
             position: position.clone(),
             namespaces,
             kinds: Vec::new(),
+            bounds: Bounds::default(),
         };
         upkeep.create_system_namespaces().await.unwrap();
         upkeep.create_system_namespaces().await.unwrap();
@@ -67,16 +68,31 @@ async fn expired_events_are_swept_and_others_stay() {
     server.event("young", "2100-01-01T00:30:00Z").await;
     server
         .events
-        .sweep("2100-01-01T00:59:59Z".parse().unwrap())
+        .sweep("2099-12-31T23:59:59Z".parse().unwrap())
         .await
         .unwrap();
     assert_eq!(server.names().await, ["old", "young"]);
     server
         .events
-        .sweep("2100-01-01T01:00:00Z".parse().unwrap())
+        .sweep("2100-01-01T00:00:00Z".parse().unwrap())
         .await
         .unwrap();
     assert_eq!(server.names().await, ["young"]);
+}
+
+#[tokio::test]
+async fn the_oldest_events_go_when_there_are_too_many() {
+    let server = Server::start().await;
+    for (name, minute) in [("c", 3), ("a", 1), ("e", 5), ("b", 2), ("d", 4)] {
+        server
+            .event(name, &format!("2100-01-01T00:0{minute}:00Z"))
+            .await;
+    }
+    server.names().await;
+    server.events.limit(5).await.unwrap();
+    assert_eq!(server.names().await, ["a", "b", "c", "d", "e"]);
+    server.events.limit(2).await.unwrap();
+    assert_eq!(server.names().await, ["d", "e"]);
 }
 
 #[tokio::test]

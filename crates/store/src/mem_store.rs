@@ -75,6 +75,14 @@ impl Store for MemStore {
         answer
     }
 
+    async fn oldest_within(&self, history_bytes: u64) -> Result<Revision, StoreError> {
+        Ok(self.history.borrow().oldest_within(history_bytes))
+    }
+
+    async fn maintain(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn status(&self) -> Result<Status, StoreError> {
         Ok(self.history.borrow().status(None))
     }

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Borrow, collections::BTreeSet, fmt, future::Future, num::NonZeroU64, num::NonZeroUsize,
-    str::FromStr,
+    str::FromStr, sync::Arc,
 };
 
 use bytes::Bytes;
@@ -105,12 +105,67 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [`Future`](StoreError::Future) when `revision` has not happened yet; otherwise as [`commit`](Store::commit).
     fn compact(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// The oldest revision since which the history takes at most so many bytes: what to [compact](Store::compact) at so
+    /// that it does. [`Status::oldest`] if it takes no more now.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](StoreError::Unavailable).
+    fn oldest_within(
+        &self,
+        history_bytes: u64,
+    ) -> impl Future<Output = Result<Revision, StoreError>> + Send;
+
+    /// Does what has to be done now and then: an engine on disk gives space back that it needs no more. Call it every few
+    /// seconds; it does not wait for what it begins.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](StoreError::Unavailable).
+    fn maintain(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// The state of the store as a whole.
     ///
     /// # Errors
     ///
     /// [`Unavailable`](StoreError::Unavailable).
     fn status(&self) -> impl Future<Output = Result<Status, StoreError>> + Send;
+}
+
+impl<S: Store> Store for Arc<S> {
+    type Watch = S::Watch;
+
+    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+        S::commit(self, txn).await
+    }
+
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+        S::get(self, key, at).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<Snapshot, StoreError> {
+        S::list(self, query).await
+    }
+
+    async fn watch(&self, prefix: Prefix, after: Revision) -> Result<Self::Watch, StoreError> {
+        S::watch(self, prefix, after).await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        S::compact(self, revision).await
+    }
+
+    async fn oldest_within(&self, history_bytes: u64) -> Result<Revision, StoreError> {
+        S::oldest_within(self, history_bytes).await
+    }
+
+    async fn maintain(&self) -> Result<(), StoreError> {
+        S::maintain(self).await
+    }
+
+    async fn status(&self) -> Result<Status, StoreError> {
+        S::status(self).await
+    }
 }
 
 /// A position in the history of a store, as [`Store::watch`] hands out. It is a cursor, not a queue: it holds nothing
@@ -331,6 +386,9 @@ pub struct Txn {
     pub guards: Vec<Guard>,
     /// At most [`MAX_WRITES`] of at most [`MAX_COMMIT_BYTES`], no key twice.
     pub writes: Vec<Write>,
+    /// Whether it is a step towards removing something. On a full disk such commits may use what is reserved for them, and
+    /// others are refused with [`NoSpace`](StoreError::NoSpace).
+    pub reclaims: bool,
 }
 
 impl Txn {
@@ -536,6 +594,8 @@ pub struct Status {
     pub keys: usize,
     /// Bytes of all keys and values held in memory, history included.
     pub memory_bytes: u64,
-    /// Bytes on disk, for an engine that has one.
+    /// Those of them that only revisions before the current one can see.
+    pub history_bytes: u64,
+    /// Bytes on disk, for an engine that has one, with what it reserves.
     pub disk_bytes: Option<u64>,
 }

@@ -541,13 +541,12 @@ fn a_full_disk_refuses_commits_and_takes_them_again_when_there_is_space() {
 
     // Also for a process that finds it so.
     drop(store);
-    match open(&dir) {
-        Ok(store) => assert!(matches!(
-            block_on(store.commit(value(50))),
-            Err(StoreError::NoSpace { .. })
-        )),
-        Err(refused) => assert!(matches!(refused, OpenError::Io { .. }), "{refused}"),
-    }
+    let store = open(&dir).unwrap();
+    assert!(matches!(
+        block_on(store.commit(value(50))),
+        Err(StoreError::NoSpace { .. })
+    ));
+    drop(store);
     fs::remove_file(&ballast).unwrap();
     let store = open(&dir).unwrap();
     assert_eq!(block_on(store.status()).unwrap().keys, 50);
@@ -560,6 +559,65 @@ fn a_full_disk_refuses_commits_and_takes_them_again_when_there_is_space() {
     fs::remove_file(&ballast).unwrap();
     block_on(store.commit(value(51))).unwrap();
     assert_eq!(block_on(store.status()).unwrap().keys, 52);
+}
+
+/// What fills the disk can be removed, by a server that ran before and by one that was started since.
+#[test]
+fn on_a_full_disk_the_store_opens_and_takes_what_reclaims() {
+    let Some(disk) = SmallDisk::mount() else {
+        return;
+    };
+    let dir = disk.dir.path().join("store");
+    let at = |n: usize| key(&format!("{n:03}"));
+    let store = open(&dir).unwrap();
+    for n in 0..200 {
+        block_on(store.commit(Txn::new().put(at(n), vec![7; 20_000]))).unwrap();
+    }
+    let ballast = disk.dir.path().join("ballast");
+    let remove = |store: &SledStore, n: usize| {
+        // As an object goes: marked first, then gone.
+        let marked = Txn {
+            reclaims: true,
+            ..Txn::new().put(at(n), vec![8; 20_000])
+        };
+        block_on(store.commit(marked)).unwrap();
+        let removed = Txn {
+            reclaims: true,
+            ..Txn::new().delete(at(n))
+        };
+        block_on(store.commit(removed)).unwrap();
+    };
+    let compact = |store: &SledStore| {
+        let current = block_on(store.status()).unwrap().current;
+        block_on(store.compact(current)).unwrap();
+        block_on(store.maintain()).unwrap();
+    };
+    disk.fill(&ballast);
+    for n in 0..20 {
+        remove(&store, n);
+    }
+    let create = || block_on(store.commit(Txn::new().put(key("new"), "")));
+    assert!(matches!(create(), Err(StoreError::NoSpace { .. })));
+    compact(&store);
+    drop(store);
+    fs::remove_file(&ballast).unwrap();
+    // With room, what is reserved is reserved again.
+    drop(open(&dir).unwrap());
+    assert!(dir.join("reserve").exists());
+    disk.fill(&ballast);
+    let store = open(&dir).unwrap();
+    assert_eq!(block_on(store.status()).unwrap().keys, 180);
+    for n in 20..40 {
+        remove(&store, n);
+    }
+    compact(&store);
+    drop(store);
+    let store = open(&dir).unwrap();
+    assert_eq!(block_on(store.status()).unwrap().keys, 160);
+    fs::remove_file(&ballast).unwrap();
+    block_on(store.commit(Txn::new().put(key("new"), ""))).unwrap();
+    block_on(store.maintain()).unwrap();
+    assert!(dir.join("reserve").exists());
 }
 
 #[test]

@@ -97,6 +97,7 @@ impl NodeBlocks {
             let txn = Txn {
                 guards: Vec::new(),
                 writes: writes.to_vec(),
+                reclaims: false,
             };
             this.engine.commit(txn).await?;
         }

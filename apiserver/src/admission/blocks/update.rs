@@ -107,6 +107,7 @@ impl NodeBlocks {
                     .chain(no_holders)
                     .collect(),
                 writes: vec![write(key.clone(), record.as_ref())],
+                reclaims: record.is_none(),
             };
             match self.engine.commit(txn).await {
                 Ok(committed) => {

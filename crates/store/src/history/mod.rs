@@ -70,6 +70,8 @@ pub(crate) struct History {
     commits: VecDeque<Commit>,
     present: usize,
     bytes: u64,
+    /// Of `bytes`, those of [superseded] versions.
+    superseded: u64,
 }
 
 impl History {
@@ -88,6 +90,7 @@ impl History {
             commits: VecDeque::new(),
             present: 0,
             bytes: 0,
+            superseded: 0,
         }
     }
 
@@ -103,6 +106,7 @@ impl History {
             oldest: self.oldest,
             keys: self.present,
             memory_bytes: self.bytes,
+            history_bytes: self.superseded,
             disk_bytes,
         }
     }
@@ -201,6 +205,7 @@ impl History {
             });
         }
         if revision > self.oldest {
+            self.superseded += superseded(&events);
             self.commits.push_back(Commit { revision, events });
         }
         unreachable
@@ -216,6 +221,12 @@ impl History {
             .commits
             .partition_point(|commit| commit.revision <= oldest);
         let dropped: Vec<Commit> = self.commits.drain(..kept).collect();
+        if self.commits.capacity() / 4 > self.commits.len() {
+            self.commits.shrink_to(2 * self.commits.len());
+        }
+        for commit in &dropped {
+            self.superseded -= superseded(&commit.events);
+        }
         let touched: BTreeSet<&Key> = dropped
             .iter()
             .flat_map(|commit| &commit.events)
@@ -237,6 +248,20 @@ impl History {
             });
         }
         Ok(oldest > self.oldest)
+    }
+
+    /// The oldest revision since which no more bytes than that are superseded.
+    pub(crate) fn oldest_within(&self, bytes: u64) -> Revision {
+        let mut left = self.superseded;
+        let mut oldest = self.oldest;
+        for commit in &self.commits {
+            if left <= bytes {
+                break;
+            }
+            left -= superseded(&commit.events);
+            oldest = commit.revision;
+        }
+        oldest
     }
 
     fn prune(&mut self, key: &Key, unreachable: &mut Vec<Unreachable>) {
@@ -310,6 +335,22 @@ fn part_under(commit: &Commit, prefix: &Prefix) -> Option<Commit> {
         revision: commit.revision,
         events,
     })
+}
+
+/// The bytes that a commit made history: a version is kept for as long as the commit that replaced it, and so is the mark
+/// that a deletion leaves.
+fn superseded(events: &[Event]) -> u64 {
+    events
+        .iter()
+        .map(|event| match event {
+            Event::Put { item, previous } => previous
+                .as_ref()
+                .map_or(0, |before| size(&item.key, Some(before))),
+            Event::Delete { previous } => {
+                size(&previous.key, Some(previous)) + size(&previous.key, None)
+            }
+        })
+        .sum()
 }
 
 fn size(key: &Key, item: Option<&Item>) -> u64 {

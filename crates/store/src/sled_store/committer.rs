@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::disk::Disk;
+use super::{
+    disk::Disk,
+    load::Meta,
+    rewrite::{Copied, RewriteError, Rewrites},
+    space::Room,
+};
 use crate::{
     StoreError,
     history::{History, Staged},
@@ -20,8 +25,22 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 #[derive(Debug)]
 pub(super) enum Request {
-    Commit { txn: Txn, reply: Reply<Committed> },
-    Compact { oldest: Revision, reply: Reply<()> },
+    Commit {
+        txn: Txn,
+        reply: Reply<Committed>,
+    },
+    Compact {
+        oldest: Revision,
+        reply: Reply<()>,
+    },
+    /// Look whether space can be given back.
+    Maintain {
+        reply: Reply<()>,
+    },
+    /// A rewrite has copied all but the rest.
+    Switch {
+        copied: Result<Copied, RewriteError>,
+    },
 }
 
 #[derive(Debug)]
@@ -29,6 +48,7 @@ pub(super) struct Committer {
     pub(super) disk: Disk,
     pub(super) history: Arc<watch::Sender<History>>,
     pub(super) requests: mpsc::Receiver<Request>,
+    pub(super) rewrites: Rewrites,
     /// The first failure to write. Nothing is written after it, because what it left on disk is not known.
     pub(super) poison: Option<StoreError>,
 }
@@ -50,6 +70,11 @@ impl Committer {
                         let answer = self.compact(oldest);
                         answer_to(reply, answer);
                     }
+                    Request::Maintain { reply } => {
+                        self.maintain();
+                        answer_to(reply, Ok(()));
+                    }
+                    Request::Switch { copied } => self.switch(copied),
                 }
                 let full = commits.len() >= MAX_BATCH || bytes >= MAX_BATCH_BYTES;
                 next = if full {
@@ -64,8 +89,10 @@ impl Committer {
             disk,
             history,
             requests: _,
+            rewrites,
             poison,
         } = self;
+        rewrites.stop();
         if poison.is_some() {
             return disk.abandon();
         }
@@ -77,19 +104,27 @@ impl Committer {
 
     /// Decides, writes, publishes, and only then answers; a refusal too, for it may rest on a commit of the same batch.
     fn commit(&mut self, batch: Vec<(Txn, Reply<Committed>)>) {
+        if batch.is_empty() {
+            return;
+        }
+        let room = self.room(&batch);
         let mut replies = Vec::with_capacity(batch.len());
         let commits = {
             let history = self.history.borrow();
             let mut staged = Staged::on(&history);
             for (txn, reply) in batch {
-                replies.push((staged.commit(txn), reply));
+                let decided = match room.refusal(txn.reclaims) {
+                    Some(refusal) => Err(refusal),
+                    None => staged.commit(txn),
+                };
+                replies.push((decided, reply));
             }
             staged.into_commits()
         };
         let written = if commits.is_empty() {
             Ok(())
         } else {
-            self.durably(|disk| disk.write(&commits))
+            self.poison_on_failure(|disk| disk.write(&commits))
         };
         if written.is_ok() && !commits.is_empty() {
             self.history.send_modify(|history| {
@@ -103,26 +138,61 @@ impl Committer {
         }
     }
 
+    fn room(&self, batch: &[(Txn, Reply<Committed>)]) -> Room {
+        if self.poison.is_some() {
+            // Refused for another reason.
+            return Room::Enough;
+        }
+        let bytes = batch.iter().map(|(txn, _)| txn.size()).sum();
+        let reclaiming = batch.iter().filter(|(txn, _)| txn.reclaims);
+        let reclaiming = reclaiming.map(|(txn, _)| txn.size());
+        self.disk.room(bytes, reclaiming.reduce(|a, b| a + b))
+    }
+
     fn compact(&mut self, oldest: Revision) -> Result<(), StoreError> {
         if !self.history.borrow().compactable(oldest)? {
             return Ok(());
         }
-        // Without asking for space: compacting makes some.
+        // Compacting makes some room, and needs a little.
+        if self.poison.is_none()
+            && let Some(refusal) = self.disk.room(0, Some(0)).refusal(true)
+        {
+            return Err(refusal);
+        }
         self.poison_on_failure(|disk| disk.write_oldest(oldest))?;
         let mut unreachable = Vec::new();
         self.history
             .send_modify(|history| unreachable = history.compact(oldest));
+        self.rewrites.removed(&unreachable);
         self.poison_on_failure(|disk| disk.remove_unreachable(&unreachable))
     }
 
-    fn durably(
-        &mut self,
-        write: impl FnOnce(&Disk) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn maintain(&mut self) {
         if self.poison.is_none() {
-            self.disk.check_space()?;
+            self.disk.keep_reserve();
+            let held = self.history.borrow().status(None).memory_bytes;
+            self.rewrites.consider(&self.disk, held);
         }
-        self.poison_on_failure(write)
+    }
+
+    fn switch(&mut self, copied: Result<Copied, RewriteError>) {
+        let copied = match self.poison {
+            // What the old database has is not known, so it must not be copied.
+            Some(_) => copied.and_then(Copied::abandon),
+            None => copied,
+        };
+        let status = self.history.borrow().status(None);
+        let meta = Meta {
+            id: status.id,
+            first: status.first,
+            oldest: status.oldest,
+        };
+        let Self { disk, rewrites, .. } = self;
+        let switched = rewrites.switch(copied, disk, meta, status.memory_bytes);
+        // Which of the two counts is not known.
+        if let Err(error) = switched {
+            self.poison = Some(error);
+        }
     }
 
     fn poison_on_failure(

@@ -7,7 +7,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, ErrorKind, Write as _},
+    io::{self, ErrorKind},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -18,9 +18,11 @@ use uuid::Uuid;
 
 use super::{
     error::{Damage, OpenError},
+    generation::{self, Generation, Unwritten},
     load::{Loaded, Meta, OnDamage, OnItem, load},
-    panics::{guarded, let_go},
-    record::{self, CHANGES, FORMAT, FORMAT_VERSION, OLDEST, Raw},
+    panics::guarded,
+    record::{self, FORMAT, FORMAT_VERSION, OLDEST, Raw},
+    space,
     undo::{Files, Undo},
 };
 use crate::{
@@ -29,33 +31,10 @@ use crate::{
     store::Revision,
 };
 
-/// Large enough that no leaf, which holds up to 20 records, ever spills into `blobs/`.
-const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
-/// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page updates.
-const CACHE_BYTES: u64 = 16 * 1024 * 1024;
-/// A batch begins only with room for two segments and for the pages that it makes sled rewrite. An I/O error in the
-/// middle of a write poisons the store; finding the disk full beforehand does not.
-const NEEDED_BYTES: u64 = 4 * SEGMENT_BYTES as u64;
-/// Removals of a compaction that are written at once.
-const REMOVALS: usize = 4096;
-
-/// A batch that may be on disk or not.
-#[derive(Debug, thiserror::Error)]
-#[error("the store cannot be written, because {step} failed")]
-struct Unwritten {
-    /// What failed.
-    step: &'static str,
-    /// How.
-    source: io::Error,
-}
-
 #[derive(Debug)]
 pub(super) struct Disk {
-    dir: PathBuf,
-    /// `None` only while it is closed.
-    db: Option<sled::Db>,
-    /// sled's data file, opened once more: sled does not lend its own.
-    data: File,
+    pub(super) dir: PathBuf,
+    pub(super) generation: Generation,
     /// Held for as long as the store is open. sled locks its file too, but lets go of it some time after it is closed.
     lock: File,
 }
@@ -80,33 +59,24 @@ impl Opening {
             .map_err(failed("create the directory"))?;
         let lock = lock(dir)?;
         let reached = read_watermark(dir).map_err(failed("read the watermark"))?;
-        if !is_empty(&dir.join("blobs")).map_err(failed("read blobs/"))? {
+        let number = generation::current(dir).map_err(failed("read `current`"))?;
+        let path = generation::path_of(dir, number);
+        if !is_empty(&path.join("blobs")).map_err(failed("read blobs/"))? {
             return Err(corrupt(dir, Damage::Blobs));
         }
-
-        let data_path = dir.join("db");
-        probe_lock(&data_path).map_err(|err| not_locked(dir, "open the data file", err))?;
-        let undo = Undo::prepare(dir).map_err(failed("copy the files"))?;
-        let config = sled::Config::new()
-            .path(dir)
-            .segment_size(SEGMENT_BYTES)
-            .cache_capacity(CACHE_BYTES)
-            .flush_every_ms(None);
+        space::release_if_needed(dir).map_err(failed("remove the reserve"))?;
+        probe_lock(&path.join("db")).map_err(|err| not_locked(dir, "open the data file", err))?;
+        let undo = Undo::prepare(&path).map_err(failed("copy the files"))?;
         let opened = guarded(broken(dir), restoring(&undo), || {
-            config.open().map_err(|err| engine_error(dir, err))
+            Generation::open(dir, number)
         });
-        let db = match opened {
-            Ok(db) => db,
+        let generation = match opened {
+            Ok(generation) => generation,
             Err(error) => return Err(put_back(undo, error)),
         };
-        let data = OpenOptions::new()
-            .write(true)
-            .open(&data_path)
-            .map_err(failed("open the data file"))?;
         let disk = Disk {
             dir: dir.to_owned(),
-            db: Some(db),
-            data,
+            generation,
             lock,
         };
         Ok(Self {
@@ -182,6 +152,7 @@ impl Disk {
             let meta = Meta::new(Uuid::new_v4());
             disk.begin(meta)
                 .map_err(failed("write the first records"))?;
+            disk.keep_reserve();
             return Ok((disk, History::new(meta.id)));
         }
         let mut refuse = |damage| Err(corrupt(dir, damage));
@@ -200,37 +171,34 @@ impl Disk {
             disk.write_format()
                 .map_err(|Unwritten { step, source }| failed(step)(source))?;
         }
+        generation::remove_others(dir, disk.generation.number)
+            .map_err(failed("remove what a rewrite left"))?;
         // Nothing depends on what a compaction that was cut short left behind, so no wait for the disk.
-        disk.remove(&unreachable)
+        disk.generation
+            .remove(&unreachable)
             .map_err(|Unwritten { step, source }| failed(step)(source))?;
         disk.mark(history.current())
             .map_err(failed("write the watermark"))?;
+        disk.keep_reserve();
         Ok((disk, history))
     }
 
     fn db(&self) -> Result<&sled::Db, OpenError> {
-        let closed = || failed(&self.dir, "open the database")(ErrorKind::NotConnected.into());
-        self.db.as_ref().ok_or_else(closed)
+        self.generation
+            .db()
+            .map_err(failed(&self.dir, "open the database"))
     }
 
     /// Makes what is there a store. From here on it can be opened.
     pub(super) fn begin(&self, meta: Meta) -> io::Result<()> {
-        let mut batch = Batch::default();
-        for (key, value) in meta.records() {
-            batch.insert(key, value);
-        }
-        self.write_batch(batch).map_err(|failure| failure.source)?;
-        // The names of the files must last as long as what is in them.
-        File::open(self.dir.join("conf"))?.sync_all()?;
-        sync_dir(&self.dir)?;
-        self.dir.canonicalize()?.parent().map_or(Ok(()), sync_dir)
+        self.generation.begin(meta)
     }
 
     /// Every change as it is stored, in order.
     pub(super) fn records(
         &self,
     ) -> Result<impl Iterator<Item = Result<Raw, OpenError>>, OpenError> {
-        let records = self.db()?.scan_prefix(CHANGES);
+        let records = Generation::records_after(self.db()?, None);
         Ok(records.map(|entry| {
             let (key, value) = entry.map_err(|err| engine_error(&self.dir, err))?;
             Ok((key.to_vec(), value.to_vec()))
@@ -242,33 +210,25 @@ impl Disk {
         &self,
         records: impl Iterator<Item = Result<Raw, E>>,
     ) -> Result<(), E> {
-        let failed = |Unwritten { step, source }| failed(&self.dir, step)(source);
-        let (mut batch, mut bytes) = (Batch::default(), 0);
-        for record in records {
-            let (key, value) = record?;
-            bytes += key.len() + value.len();
-            batch.insert(key, value);
-            if bytes > SEGMENT_BYTES / 2 {
-                self.apply(std::mem::take(&mut batch)).map_err(failed)?;
-                bytes = 0;
+        /// Either of two errors.
+        enum Failure<E> {
+            Read(E),
+            Write(Unwritten),
+        }
+        impl<E> From<Unwritten> for Failure<E> {
+            fn from(failure: Unwritten) -> Self {
+                Self::Write(failure)
             }
         }
-        Ok(self.apply(batch).map_err(failed)?)
-    }
-
-    /// Whether there is room to begin a batch. The error, if any, leaves the store as it was.
-    pub(super) fn check_space(&self) -> Result<(), StoreError> {
-        let free = rustix::fs::fstatvfs(&self.data)
-            .map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-        match free {
-            Ok(free) if free < NEEDED_BYTES => Err(StoreError::NoSpace {
-                dir: self.dir.clone(),
-                free_bytes: free,
-                needed_bytes: NEEDED_BYTES,
-            }),
-            // A file system that cannot tell is no reason not to try.
-            Ok(_) | Err(_) => Ok(()),
-        }
+        let records = records.map(|record| record.map_err(Failure::Read));
+        self.generation
+            .copy_in(records)
+            .map_err(|failure| match failure {
+                Failure::Read(error) => error,
+                Failure::Write(Unwritten { step, source }) => {
+                    failed(&self.dir, step)(source).into()
+                }
+            })
     }
 
     /// Writes the commits, all or none, and waits until they are on disk. After an error it is not known what is
@@ -283,27 +243,30 @@ impl Disk {
                 }
             }
         }
-        self.write_batch(batch)
+        self.generation
+            .write_batch(batch)
             .map_err(|failure| self.poisoned(failure))
     }
 
     fn write_format(&self) -> Result<(), Unwritten> {
         let mut batch = Batch::default();
         batch.insert(FORMAT, FORMAT_VERSION.to_be_bytes().as_slice());
-        self.write_batch(batch)
+        self.generation.write_batch(batch)
     }
 
     /// Makes the compaction last: from here on, what only earlier revisions can see may go.
     pub(super) fn write_oldest(&self, oldest: Revision) -> Result<(), StoreError> {
         let mut batch = Batch::default();
         batch.insert(OLDEST, oldest.number().to_be_bytes().as_slice());
-        self.write_batch(batch)
+        self.generation
+            .write_batch(batch)
             .map_err(|failure| self.poisoned(failure))
     }
 
     /// Removes changes that nobody can see. If a crash brings some back, opening removes them again.
     pub(super) fn remove_unreachable(&self, changes: &[Unreachable]) -> Result<(), StoreError> {
-        self.remove(changes)
+        self.generation
+            .remove(changes)
             .map_err(|failure| self.poisoned(failure))
     }
 
@@ -315,73 +278,30 @@ impl Disk {
     }
 
     /// Closes, and keeps others out for as long as the lock is held.
-    pub(super) fn release(mut self) -> io::Result<File> {
-        if let Some(db) = self.db.take() {
-            // As sled's destructor does, which panics if that fails; everything acknowledged is on disk already.
-            if let Err(error) = db.flush() {
-                let_go(db);
-                return Err(error.into());
-            }
-            drop(db);
-        }
-        self.data.sync_data()?;
-        // sled's threads keep its file, and with it its lock, a moment longer than the database.
-        self.data.lock()?;
-        self.data.unlock()?;
-        Ok(self.lock)
+    pub(super) fn release(self) -> io::Result<File> {
+        let Self {
+            dir: _,
+            generation,
+            lock,
+        } = self;
+        generation.close()?;
+        Ok(lock)
     }
 
     /// Closes without waiting for a database in an unknown state.
-    pub(super) fn abandon(mut self) {
-        if let Some(db) = self.db.take() {
-            let_go(db);
+    pub(super) fn abandon(self) {
+        self.generation.abandon();
+    }
+
+    /// Goes on with another database, which holds the same and is on disk. Returns the one that it replaces.
+    pub(super) fn switch(&mut self, next: Generation) -> Result<Generation, StoreError> {
+        if let Err(source) = next.become_current(&self.dir) {
+            next.abandon();
+            // Which of the two counts is not known.
+            let step = "replacing the database";
+            return Err(self.poisoned(Unwritten { step, source }));
         }
-    }
-
-    fn remove(&self, changes: &[Unreachable]) -> Result<(), Unwritten> {
-        for chunk in changes.chunks(REMOVALS) {
-            let mut batch = Batch::default();
-            for Unreachable { id, value_bytes } in chunk {
-                for key in record::keys(*id, *value_bytes) {
-                    batch.remove(key);
-                }
-            }
-            self.apply(batch)?;
-        }
-        Ok(())
-    }
-
-    fn write_batch(&self, batch: Batch) -> Result<(), Unwritten> {
-        self.apply(batch)?;
-        self.data.sync_data().map_err(|source| Unwritten {
-            step: "fdatasync",
-            source,
-        })
-    }
-
-    fn apply(&self, batch: Batch) -> Result<(), Unwritten> {
-        let db = self.db.as_ref().ok_or_else(|| Unwritten {
-            step: "write",
-            source: ErrorKind::NotConnected.into(),
-        })?;
-        let panicked = |text| Unwritten {
-            step: "write",
-            source: io::Error::other(text),
-        };
-        guarded(
-            panicked,
-            || (),
-            || {
-                let failed = |step| {
-                    move |err| Unwritten {
-                        step,
-                        source: io::Error::from(err),
-                    }
-                };
-                db.apply_batch(batch).map_err(failed("write"))?;
-                db.flush().map_err(failed("flush")).map(drop)
-            },
-        )
+        Ok(std::mem::replace(&mut self.generation, next))
     }
 
     fn poisoned(&self, Unwritten { step, source }: Unwritten) -> StoreError {
@@ -395,12 +315,7 @@ impl Disk {
     /// Notes a revision that the store has reached, beside the database: a data file that lost its end looks to sled
     /// like one that never had it.
     fn mark(&self, reached: Revision) -> io::Result<()> {
-        let new = self.dir.join("watermark.new");
-        let mut file = File::create(&new)?;
-        writeln!(file, "{reached}")?;
-        file.sync_all()?;
-        fs::rename(&new, watermark(&self.dir))?;
-        sync_dir(&self.dir)
+        generation::replace(&self.dir, WATERMARK, &reached.to_string())
     }
 }
 
@@ -426,11 +341,6 @@ pub(super) fn corrupt(dir: &Path, damage: Damage) -> OpenError {
 pub(super) fn failed(dir: &Path, step: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     let dir = dir.to_owned();
     move |source| OpenError::Io { dir, step, source }
-}
-
-/// Makes the names in a directory last.
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
 }
 
 /// The lock of a store, for as long as the file is open.
@@ -476,12 +386,11 @@ fn is_empty(dir: &Path) -> io::Result<bool> {
     }
 }
 
-fn watermark(dir: &Path) -> PathBuf {
-    dir.join("watermark")
-}
+/// The file that notes a revision that was reached.
+const WATERMARK: &str = "watermark";
 
 fn read_watermark(dir: &Path) -> io::Result<Option<Revision>> {
-    match fs::read_to_string(watermark(dir)) {
+    match fs::read_to_string(dir.join(WATERMARK)) {
         Ok(text) => text
             .trim_end()
             .parse()

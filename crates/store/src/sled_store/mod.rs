@@ -3,10 +3,13 @@
 mod committer;
 mod disk;
 mod error;
+mod generation;
 mod load;
 mod offline;
 mod panics;
 mod record;
+mod rewrite;
+mod space;
 mod undo;
 
 use std::{
@@ -21,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::{
     committer::{Committer, Reply, Request},
     disk::Disk,
+    rewrite::Rewrites,
 };
 pub use self::{
     error::{Damage, OpenError, RestoreError},
@@ -67,6 +71,7 @@ impl SledStore {
             disk,
             history: Arc::clone(&history),
             requests: queue,
+            rewrites: Rewrites::new(requests.downgrade()),
             poison: None,
         };
         let committer = thread::Builder::new()
@@ -137,6 +142,14 @@ impl Store for SledStore {
         .await
     }
 
+    async fn oldest_within(&self, history_bytes: u64) -> Result<Revision, StoreError> {
+        Ok(self.history.borrow().oldest_within(history_bytes))
+    }
+
+    async fn maintain(&self) -> Result<(), StoreError> {
+        self.ask(|reply| Request::Maintain { reply }).await
+    }
+
     async fn status(&self) -> Result<Status, StoreError> {
         let disk_bytes = disk_bytes(&self.dir).inspect_err(|error| {
             tracing::warn!(%error, dir = %self.dir.display(), "cannot tell the size of the store");
@@ -149,9 +162,14 @@ fn disk_bytes(dir: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
-        // sled replaces its snapshot files at any time.
-        match entry?.metadata() {
-            Ok(metadata) => bytes += metadata.blocks() * 512,
+        let entry = entry?;
+        // sled replaces its snapshot files at any time, and a rewrite all of them.
+        let found = match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
+            metadata => metadata.map(|metadata| metadata.blocks() * 512),
+        };
+        match found {
+            Ok(found) => bytes += found,
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             Err(err) => return Err(err),
         }

@@ -12,9 +12,10 @@ use uuid::Uuid;
 
 use super::{
     SledStore,
-    disk::{Disk, Opening, failed, lock, sync_dir},
+    disk::{Disk, Opening, failed, lock},
     disk_bytes,
     error::{Damage, OpenError, RestoreError},
+    generation::sync_dir,
     load::{Loaded, Meta},
     record,
 };

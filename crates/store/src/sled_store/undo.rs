@@ -10,10 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::disk::sync_dir;
+use super::generation::sync_dir;
 
 /// sled's files apart from `blobs/`, which is empty.
-fn is_sleds(name: &str) -> bool {
+pub(super) fn is_sleds(name: &str) -> bool {
     name == "db" || name == "conf" || name.starts_with("snap.")
 }
 

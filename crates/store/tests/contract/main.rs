@@ -108,6 +108,7 @@ macro_rules! contract {
             a_dropped_wait_loses_no_commit,
             a_compaction_keeps_its_revision_and_ends_what_is_before,
             a_compaction_frees_memory,
+            history_can_be_kept_within_a_number_of_bytes,
             a_commit_that_lost_a_part_to_compaction_loses_no_other,
             a_watch_ends_when_the_store_does,
         );)*

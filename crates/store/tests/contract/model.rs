@@ -218,6 +218,7 @@ async fn commit(
     let txn = Txn {
         guards,
         writes: writes.collect(),
+        reclaims: false,
     };
     match store.commit(txn.clone()).await {
         Ok(committed) => {

@@ -894,6 +894,44 @@ pub(crate) async fn a_compaction_frees_memory<F: Fixture>() {
     assert_eq!(fixture.store().status().await.unwrap().memory_bytes, 1001);
 }
 
+pub(crate) async fn history_can_be_kept_within_a_number_of_bytes<F: Fixture>() {
+    let fixture = F::new();
+    let kilobyte = |n: usize| format!("{n:1000}");
+    let mut last = FIRST_REVISION;
+    for n in 0..50 {
+        last = put(fixture.store(), "a", &kilobyte(n)).await;
+        put(fixture.store(), &format!("kept{n}"), &kilobyte(n)).await;
+    }
+    put(fixture.store(), "gone", &kilobyte(0)).await;
+    let deleted = delete(fixture.store(), "gone").await;
+    // Also of a history that was read again.
+    let mut fixture = fixture.pause();
+    let status = fixture.store().status().await.unwrap();
+    // 49 versions of `a`; one of `gone`, and that it went.
+    assert_eq!(status.history_bytes, 49 * 1001 + 1004 + 4);
+    for (bytes, expected) in [
+        (60_000, 49 * 1001 + 1008),
+        (20_000, 18 * 1001 + 1008),
+        (1008, 1008),
+        (0, 0),
+    ] {
+        let store = fixture.store();
+        let oldest = store.oldest_within(bytes).await.unwrap();
+        store.compact(oldest).await.unwrap();
+        let status = store.status().await.unwrap();
+        assert_eq!((status.oldest, status.history_bytes), (oldest, expected));
+        assert_eq!(
+            status.memory_bytes - status.history_bytes,
+            1001 + 40 * 1006 + 10 * 1005
+        );
+        // No more than is needed.
+        assert_eq!(store.oldest_within(bytes).await.unwrap(), oldest);
+        assert!(bytes > 0 || oldest == deleted);
+        assert!(bytes < 1008 || oldest <= last);
+        fixture = fixture.pause();
+    }
+}
+
 /// Changes must be found again by the place that they had in the whole commit.
 pub(crate) async fn a_commit_that_lost_a_part_to_compaction_loses_no_other<F: Fixture>() {
     let mut fixture = F::new();

@@ -145,6 +145,7 @@ impl Load {
                         && let Some(oldest) = Revision::new(revision.number().saturating_sub(keep))
                     {
                         store.compact(oldest).await.unwrap();
+                        store.maintain().await.unwrap();
                         let mut acknowledged = acknowledged.lock().unwrap();
                         acknowledged.compacted = acknowledged.compacted.max(Some(oldest));
                     }

@@ -10,7 +10,7 @@ mod disk;
 mod load;
 
 use std::{
-    env,
+    env, fs,
     io::{self, Read as _, Write as _},
     path::Path,
     process::{Command, Stdio},
@@ -88,6 +88,78 @@ fn survive(value_bytes: usize) {
     }
     let dir = machine.root().join("store");
     drop(runtime.block_on(verify(&dir, &acknowledged, value_bytes)));
+}
+
+/// While the store moves into a new database, after it did, and after the old one was removed. What is on the disk is sometimes
+/// a little later than what is looked at.
+#[test]
+fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
+    alone(
+        "a_power_cut_at_each_step_of_a_rewrite_loses_nothing",
+        || {
+            const VALUE_BYTES: usize = 64 * 1024;
+            let runtime = runtime();
+            let mut random = seeded();
+            let mut machine = Machine::new();
+            let mut acknowledged = Acknowledged::default();
+            for round in 0..rounds().max(6) {
+                let step = [Step::Copying, Step::Switched, Step::Cleaned][round % 3];
+                let unsynced = [Unsynced::Torn, Unsynced::Lost][round / 3 % 2];
+                let (image, told) = runtime.block_on(async {
+                    let dir = machine.root().join("store");
+                    let (store, found) = verify(&dir, &acknowledged, VALUE_BYTES).await;
+                    let before = current(&dir);
+                    let mut load = Load::begin(store, &found, VALUE_BYTES);
+                    let mut commits = 0;
+                    while !step.is_reached(&dir, before) {
+                        commits += 1;
+                        assert!(commits < 20_000, "no rewrite: {step:?}");
+                        load.reach(commits, Duration::ZERO).await;
+                    }
+                    let then = Duration::from_millis(random.u64(0..60));
+                    load.reach(commits, then).await;
+                    let told = load.acknowledged();
+                    let image = machine.cut_power(unsynced, &mut random);
+                    load.end().await;
+                    (image, told)
+                });
+                let commits = told.commits();
+                println!("round {round}: {step:?}, {unsynced:?}, {commits} acknowledged");
+                acknowledged = told;
+                machine = Machine::boot(image);
+            }
+            let dir = machine.root().join("store");
+            drop(runtime.block_on(verify(&dir, &acknowledged, VALUE_BYTES)));
+        },
+    );
+}
+
+/// What there is to see of a rewrite from outside.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Copying,
+    Switched,
+    Cleaned,
+}
+
+impl Step {
+    fn is_reached(self, dir: &Path, before: u64) -> bool {
+        let data = |number: u64| match number {
+            0 => dir.join("db"),
+            number => dir.join(format!("data-{number}/db")),
+        };
+        match self {
+            Self::Copying => data(before + 1).exists(),
+            Self::Switched => current(dir) > before,
+            Self::Cleaned => current(dir) > before && !data(before).exists(),
+        }
+    }
+}
+
+/// The generation that counts.
+fn current(dir: &Path) -> u64 {
+    let text = fs::read_to_string(dir.join("current")).unwrap_or_default();
+    text.trim().parse().unwrap_or_default()
 }
 
 /// While it opens, too.

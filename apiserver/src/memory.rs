@@ -1,0 +1,15 @@
+//! Memory that nobody uses any more, given back to the system.
+
+#![expect(
+    unsafe_code,
+    reason = "glibc keeps what was freed between what is in use, and has one function that gives it back"
+)]
+
+/// Gives back what the allocator keeps for later. It looks through all that was freed, so call it seldom, where it may block.
+pub(crate) fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it takes a number of bytes to keep, and is safe to call from any thread at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

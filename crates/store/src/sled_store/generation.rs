@@ -1,0 +1,304 @@
+//! The sled database of a store, and which one of several it is.
+//!
+//! sled's file does not shrink. To give space back, what is needed is written into a new database, and the store goes on
+//! with that one: the next generation. The first generation is in the store's directory itself, later ones are in
+//! `data-1`, `data-2` and so on beside its lock. The file `current` names the one that counts; a generation that it does not
+//! name is a rewrite that was cut short, or one that was replaced, and is removed when the store is opened (ADR 0024).
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, ErrorKind, Write as _},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use sled::{Batch, IVec};
+
+use super::{
+    disk::engine_error,
+    error::OpenError,
+    load::Meta,
+    panics::{guarded, let_go},
+    record::{self, CHANGES, Raw},
+    undo::is_sleds,
+};
+use crate::history::Unreachable;
+
+/// Large enough that no leaf, which holds up to 20 records, ever spills into `blobs/`.
+pub(super) const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
+/// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page updates.
+const CACHE_BYTES: u64 = 16 * 1024 * 1024;
+/// Removals that are written at once.
+const REMOVALS: usize = 4096;
+
+/// A batch that may be on disk or not.
+#[derive(Debug, thiserror::Error)]
+#[error("the store cannot be written, because {step} failed")]
+pub(super) struct Unwritten {
+    /// What failed.
+    pub(super) step: &'static str,
+    /// How.
+    pub(super) source: io::Error,
+}
+
+/// An open database.
+#[derive(Debug)]
+pub(super) struct Generation {
+    pub(super) number: u64,
+    /// Where sled's files are.
+    pub(super) path: PathBuf,
+    /// `None` only while it is closed.
+    db: Option<sled::Db>,
+    /// sled's data file, opened once more: sled does not lend its own.
+    pub(super) data: File,
+}
+
+/// The directory of a generation.
+pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
+    match number {
+        0 => dir.to_owned(),
+        number => dir.join(format!("data-{number}")),
+    }
+}
+
+/// The generation that counts.
+pub(super) fn current(dir: &Path) -> io::Result<u64> {
+    match fs::read_to_string(dir.join("current")) {
+        Ok(text) => text
+            .trim_end()
+            .parse()
+            .map_err(|err| io::Error::new(ErrorKind::InvalidData, err)),
+        Err(err) if err.kind() == ErrorKind::NotFound => Ok(0),
+        Err(err) => Err(err),
+    }
+}
+
+/// Makes a generation the one that counts. Its own files are on disk already.
+fn make_current(dir: &Path, number: u64) -> io::Result<()> {
+    replace(dir, "current", &number.to_string())
+}
+
+/// Replaces a file in one step, durably.
+pub(super) fn replace(dir: &Path, name: &str, content: &str) -> io::Result<()> {
+    let new = dir.join(format!("{name}.new"));
+    let mut file = File::create(&new)?;
+    writeln!(file, "{content}")?;
+    file.sync_all()?;
+    fs::rename(&new, dir.join(name))?;
+    sync_dir(dir)
+}
+
+/// Makes the names in a directory last.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Removes every generation but the one that counts.
+pub(super) fn remove_others(dir: &Path, current: u64) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let number = name
+            .strip_prefix("data-")
+            .and_then(|number| number.parse::<u64>().ok());
+        let is_old_file = current > 0 && is_sleds(&name);
+        let is_old_dir = number.is_some_and(|number| number != current)
+            || (current > 0 && matches!(name.as_str(), "blobs" | "before-open"));
+        let removed = match (is_old_file, is_old_dir) {
+            (true, _) => fs::remove_file(entry.path()),
+            (_, true) => fs::remove_dir_all(entry.path()),
+            _ => Ok(()),
+        };
+        removed.or_else(unless_gone)?;
+    }
+    Ok(())
+}
+
+fn unless_gone(err: io::Error) -> io::Result<()> {
+    match err.kind() {
+        ErrorKind::NotFound => Ok(()),
+        _ => Err(err),
+    }
+}
+
+impl Generation {
+    /// Opens the database in its directory, or makes one there.
+    pub(super) fn open(dir: &Path, number: u64) -> Result<Self, OpenError> {
+        let path = path_of(dir, number);
+        let config = sled::Config::new()
+            .path(&path)
+            .segment_size(SEGMENT_BYTES)
+            .cache_capacity(CACHE_BYTES)
+            .flush_every_ms(None);
+        let db = config.open().map_err(|err| engine_error(dir, err))?;
+        let data = OpenOptions::new()
+            .write(true)
+            .open(path.join("db"))
+            .map_err(|source| OpenError::Io {
+                dir: dir.to_owned(),
+                step: "open the data file",
+                source,
+            })?;
+        Ok(Self {
+            number,
+            path,
+            db: Some(db),
+            data,
+        })
+    }
+
+    /// Makes an empty one; what a rewrite that was cut short left there goes.
+    pub(super) fn create(dir: &Path, number: u64) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Io {
+            dir: dir.to_owned(),
+            step: "make the directory of a new database",
+            source,
+        };
+        let path = path_of(dir, number);
+        fs::remove_dir_all(&path)
+            .or_else(unless_gone)
+            .map_err(failed)?;
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(failed)?;
+        Self::open(dir, number)
+    }
+
+    pub(super) fn db(&self) -> io::Result<&sled::Db> {
+        self.db
+            .as_ref()
+            .ok_or_else(|| ErrorKind::NotConnected.into())
+    }
+
+    /// Writes the records that make a database a store, and waits until all of it is on disk.
+    pub(super) fn begin(&self, meta: Meta) -> io::Result<()> {
+        let mut batch = Batch::default();
+        for (key, value) in meta.records() {
+            batch.insert(key, value);
+        }
+        self.write_batch(batch).map_err(|failure| failure.source)?;
+        // The names of the files must last as long as what is in them.
+        File::open(self.path.join("conf"))?.sync_all()?;
+        sync_dir(&self.path)?;
+        self.path.canonicalize()?.parent().map_or(Ok(()), sync_dir)
+    }
+
+    /// Makes it the one that counts.
+    pub(super) fn become_current(&self, dir: &Path) -> io::Result<()> {
+        make_current(dir, self.number)
+    }
+
+    /// The records of changes after a key, in order, as they are stored.
+    pub(super) fn records_after(
+        db: &sled::Db,
+        after: Option<&IVec>,
+    ) -> impl Iterator<Item = sled::Result<(IVec, IVec)>> + use<> {
+        let from = after.map_or_else(|| CHANGES.to_vec(), |key| [key.as_ref(), &[0]].concat());
+        db.range(from..)
+            .take_while(|entry| !matches!(entry, Ok((key, _)) if !key.starts_with(CHANGES)))
+    }
+
+    /// Writes changes as they are to be stored. They are not on disk before [`begin`](Self::begin).
+    pub(super) fn copy_in<E: From<Unwritten>>(
+        &self,
+        records: impl Iterator<Item = Result<Raw, E>>,
+    ) -> Result<(), E> {
+        let (mut batch, mut bytes) = (Batch::default(), 0);
+        for record in records {
+            let (key, value) = record?;
+            bytes += key.len() + value.len();
+            batch.insert(key, value);
+            if bytes > SEGMENT_BYTES / 2 {
+                self.apply(std::mem::take(&mut batch))?;
+                bytes = 0;
+            }
+        }
+        Ok(self.apply(batch)?)
+    }
+
+    pub(super) fn remove(&self, changes: &[Unreachable]) -> Result<(), Unwritten> {
+        for chunk in changes.chunks(REMOVALS) {
+            let mut batch = Batch::default();
+            for Unreachable { id, value_bytes } in chunk {
+                for key in record::keys(*id, *value_bytes) {
+                    batch.remove(key);
+                }
+            }
+            self.apply(batch)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_batch(&self, batch: Batch) -> Result<(), Unwritten> {
+        self.apply(batch)?;
+        self.sync()
+    }
+
+    /// Waits until what was applied is on disk.
+    pub(super) fn sync(&self) -> Result<(), Unwritten> {
+        self.data.sync_data().map_err(|source| Unwritten {
+            step: "fdatasync",
+            source,
+        })
+    }
+
+    pub(super) fn apply(&self, batch: Batch) -> Result<(), Unwritten> {
+        let db = self.db().map_err(|source| Unwritten {
+            step: "write",
+            source,
+        })?;
+        let panicked = |text| Unwritten {
+            step: "write",
+            source: io::Error::other(text),
+        };
+        guarded(
+            panicked,
+            || (),
+            || {
+                let failed = |step| {
+                    move |err| Unwritten {
+                        step,
+                        source: io::Error::from(err),
+                    }
+                };
+                db.apply_batch(batch).map_err(failed("write"))?;
+                db.flush().map_err(failed("flush")).map(drop)
+            },
+        )
+    }
+
+    /// Syncs and closes.
+    pub(super) fn close(mut self) -> io::Result<()> {
+        if let Some(db) = self.db.take() {
+            // As sled's destructor does, which panics if that fails; everything acknowledged is on disk already.
+            if let Err(error) = db.flush() {
+                let_go(db);
+                return Err(error.into());
+            }
+            drop(db);
+        }
+        self.data.sync_data()?;
+        // sled's threads keep its file, and with it its lock, a moment longer than the database.
+        self.data.lock()?;
+        self.data.unlock()
+    }
+
+    /// Closes without waiting for a database in an unknown state.
+    pub(super) fn abandon(mut self) {
+        if let Some(db) = self.db.take() {
+            let_go(db);
+        }
+    }
+
+    /// Closes one that does not count, and removes its files.
+    pub(super) fn discard(self, dir: &Path, current: u64) {
+        let path = self.path.clone();
+        self.abandon();
+        if let Err(error) = remove_others(dir, current) {
+            tracing::warn!(%error, path = %path.display(), "failed to remove a database that was replaced; it is removed when the store is opened");
+        }
+    }
+}
