@@ -256,6 +256,16 @@ impl Repair {
                     .and_then(|pod| pod.node.as_deref())
                     .is_some_and(|node| moved.contains(node))
             });
+            // A node that had no block may get the one in which the pod lives.
+            let is_settled = |pod: &Pod| {
+                let mut given = self.assigned.iter();
+                let given = given.find(|given| pod.node.as_deref() == Some(&given.node));
+                let is_given =
+                    |ip| given.is_some_and(|given| given.to.iter().any(|to| to.contains(ip)));
+                !pod.ips.is_empty() && pod.ips.iter().all(is_given)
+            };
+            let is_outside = finding.code == Code::PodOutsideBlock;
+            let pods = pods.filter(|pod| !(is_outside && find(dump, pod).is_some_and(is_settled)));
             let may_stay = usize::from(finding.code == Code::DuplicatePodIp);
             let pods: Vec<_> = pods
                 .skip(may_stay)

@@ -122,6 +122,7 @@ fn warnings_in_words() {
         (
             "cluster=10.240.0.0/12 mask=31",
             &[
+                "no pod can have an address",
                 "a block of /31 has no address for a pod: bridge and host-local need a network and a gateway beside it, and a broadcast address",
             ],
         ),
