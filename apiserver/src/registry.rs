@@ -171,18 +171,19 @@ impl<K: Strategy> Registry<K> {
         &self,
         key: &ObjectKey,
         terms: Terms<'_>,
-        decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
+        decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send + Sync,
     ) -> Result<K, ApiError> {
-        self.change_guarded(key, Vec::new(), terms, decide).await
+        self.change_guarded(key, Vec::new(), terms, &decide).await
     }
 
-    /// The same under further guards; that one of them does not hold is a conflict.
+    /// The same under further guards; that one of them does not hold is a conflict. Compiled once
+    /// for each kind, not for each decision.
     async fn change_guarded(
         &self,
         key: &ObjectKey,
         guards: Vec<Guard>,
         terms: Terms<'_>,
-        decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send,
+        decide: &(dyn Fn(K) -> Result<Step<K>, ApiError> + Send + Sync),
     ) -> Result<K, ApiError> {
         let begun = Instant::now();
         scoped::<K>(key)?;

@@ -92,7 +92,7 @@ impl Registry<Namespace> {
                 Step::Remove(namespace)
             })
         };
-        self.change_guarded(key, nothing_left, Terms::default(), release)
+        self.change_guarded(key, nothing_left, Terms::default(), &release)
             .await
     }
 }
