@@ -11,7 +11,7 @@ use std::{
     mem,
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use serde::{Deserialize, Serialize};
@@ -157,13 +157,17 @@ impl Trace {
 pub(crate) struct Begun {
     trace: u128,
     step: Step,
-    since: Instant,
+}
+
+/// Nanoseconds since 1970. Steps of several processes are put beside each other, so both ends of each are
+/// of the clock that they share.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or_default()
 }
 
 impl Begun {
     fn new(parent: Traceparent, name: String, plugin: &str) -> Self {
-        let start = SystemTime::now().duration_since(UNIX_EPOCH);
-        let start = start.unwrap_or_default().as_nanos();
         Self {
             trace: parent.trace,
             step: Step {
@@ -171,12 +175,11 @@ impl Begun {
                 parent: parent.step,
                 name,
                 plugin: plugin.to_owned(),
-                start: u64::try_from(start).unwrap_or_default(),
+                start: now(),
                 end: 0,
                 error: None,
                 ips: Vec::new(),
             },
-            since: Instant::now(),
         }
     }
 
@@ -196,9 +199,8 @@ impl Begun {
     }
 
     fn end(self, error: Option<String>) -> Step {
-        let took = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Step {
-            end: self.step.start.saturating_add(took),
+            end: now().max(self.step.start),
             error,
             ..self.step
         }

@@ -235,6 +235,7 @@ async fn nodes_have_blocks_of_the_sets_that_select_them_and_hold_these_back() ->
         .await?;
     let mut node = nodes.get("late").await?;
     node.metadata.labels = metadata("late", &[("zone", "c")]).labels;
+    node.metadata.resource_version = None;
     nodes.update(&node).await?;
     assert_eq!(world.given("late").await, ["10.3.0.0/20"]);
     Ok(())

@@ -306,11 +306,13 @@ async fn a_node_that_was_away_ends_its_hold_itself() -> Result<()> {
         .pods_until("it runs", |pods| running(pods) == 1)
         .await;
     let nodes = cluster.client().all::<Node>();
+    let kubelet = cluster.process("kubelet-node-0").await?;
+    kubelet.pause()?;
     let mut node = nodes.get("node-0").await?;
     let annotations = node.metadata.annotations.get_or_insert_default();
     annotations.insert(pod_ips::POD_IPS_ALLOCATED.into(), "0".into());
-    let kubelet = cluster.process("kubelet-node-0").await?;
-    kubelet.pause()?;
+    // A write of the kubelet may be on its way still, so at any revision.
+    node.metadata.resource_version = None;
     nodes.update(&node).await?;
     kubelet.resume()?;
     force_delete(&cluster, "a").await?;

@@ -2,6 +2,7 @@
 
 use http::Method;
 use podplane_client::ListParams;
+use podplane_store::MAX_VALUE_BYTES;
 use podplane_tests::rest::Answer;
 
 use super::*;
@@ -262,14 +263,14 @@ async fn what_is_refused_is_refused_alike() {
     );
 
     // Through REST the fields' managers are recorded as well, so that the sizes differ.
-    let large =
-        pod_with(json!({"metadata": {"name": "large", "annotations": {"a": "x".repeat(70_000)}}}));
+    let annotations = json!({"a": "x".repeat(MAX_VALUE_BYTES)});
+    let large = pod_with(json!({"metadata": {"name": "large", "annotations": annotations}}));
     let grpc = Refusal::from(pods.create(&large).await.unwrap_err());
     let answer = post(PODS, document(&large)).await.unwrap();
     assert_eq!(answer.code, 413);
     for refusal in [grpc, Refusal::from(answer)] {
         assert_eq!(refusal.reason, "RequestEntityTooLarge");
-        let size = "Request entity too large: number of bytes in a value is 7";
+        let size = "Request entity too large: number of bytes in a value is 15";
         assert!(refusal.message.starts_with(size), "{refusal:?}");
     }
     server.stop().await;

@@ -18,7 +18,9 @@ use fuser::{
 };
 use tempfile::TempDir;
 
-const BYTES: u64 = 512 * 1024 * 1024;
+/// Only blocks that were written take memory. Files of a store are rewritten twice a minute at most, so
+/// that all that a test writes with values of the largest size may be there at once.
+const BYTES: u64 = 4 * 1024 * 1024 * 1024;
 const BLOCK: usize = 4096;
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;
