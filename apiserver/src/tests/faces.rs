@@ -263,8 +263,10 @@ async fn what_is_refused_is_refused_alike() {
     );
 
     // Through REST the fields' managers are recorded as well, so that the sizes differ.
-    let annotations = json!({"a": "x".repeat(MAX_VALUE_BYTES)});
-    let large = pod_with(json!({"metadata": {"name": "large", "annotations": annotations}}));
+    let env = json!([{"name": "LARGE", "value": "x".repeat(MAX_VALUE_BYTES)}]);
+    let containers = json!([{"name": "c", "image": "i", "env": env}]);
+    let large =
+        pod_with(json!({"metadata": {"name": "large"}, "spec": {"containers": containers}}));
     let grpc = Refusal::from(pods.create(&large).await.unwrap_err());
     let answer = post(PODS, document(&large)).await.unwrap();
     assert_eq!(answer.code, 413);
