@@ -81,12 +81,12 @@ pub struct Config {
     )]
     pub release_after: Duration,
 
-    /// How much is kept of what nobody needs for ever.
+    /// The bounds of history and events.
     #[command(flatten)]
     pub bounds: Bounds,
 }
 
-/// How much is kept of what nobody needs for ever.
+/// The bounds of history and events: what may be forgotten.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Bounds {
     /// Keep at most so many bytes of history, which watches and lists of earlier revisions are served from, as in 64Mi: at

@@ -260,7 +260,8 @@ impl<K: Strategy> KindCache<K> {
         old.map(|(last, key)| (last, key.clone())).collect()
     }
 
-    /// The objects that are more than that many, by when they last happened; none of kinds whose objects stay.
+    /// The oldest objects, as many as there are more than `most`, with the times when they last
+    /// happened. None of kinds whose objects stay.
     pub(crate) fn oldest_beyond(&self, most: usize) -> Vec<(Timestamp, ObjectKey)> {
         let state = self.read();
         let beyond = state.objects.len().saturating_sub(most);

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -14,6 +16,7 @@ use std::{
 };
 
 use podplane_store::{Key, ListQuery, Prefix, Revision, SledStore, Store, Txn, Watch as _};
+use support::{Moment, current};
 
 const MIB: u64 = 1024 * 1024;
 /// Names the directory for the copy of this program that writes; see [`writer`].
@@ -95,6 +98,7 @@ fn the_files_shrink_while_the_store_is_written_to() {
             .await
             .unwrap();
         let current = write(&store, step).await;
+        watch.next().await.unwrap();
         compact(&store, current, 1).await;
         let (before, began) = (step, Instant::now());
         let mut longest = Duration::ZERO;
@@ -105,6 +109,8 @@ fn the_files_shrink_while_the_store_is_written_to() {
             let one = Instant::now();
             let current = write(&store, step).await;
             longest = longest.max(one.elapsed());
+            // At once: a watch that is further behind than the history is ended.
+            watch.next().await.unwrap();
             if step.is_multiple_of(10) {
                 // History that ends while it is copied must not come back.
                 compact(&store, current, 5).await;
@@ -113,9 +119,6 @@ fn the_files_shrink_while_the_store_is_written_to() {
         }
         println!("longest write {longest:?}, {} writes", step - before);
         assert!(step > before + 1, "writes go on");
-        for _ in before..=step {
-            watch.next().await.unwrap();
-        }
         step + 1
     });
     assert!(dir.path().join("current").exists());
@@ -220,33 +223,6 @@ fn every_step_of_a_rewrite_that_was_cut_short_leaves_a_store_that_opens() {
         dir.path().join("data-1").exists(),
         "refusing removes nothing"
     );
-}
-
-/// What there is to see of a rewrite from outside, for the moment to kill it.
-#[derive(Clone, Copy, Debug)]
-enum Moment {
-    Copying,
-    Switched,
-    Cleaned,
-}
-
-impl Moment {
-    fn is_reached(self, dir: &Path, before: u64) -> bool {
-        let data = |number: u64| match number {
-            0 => dir.join("db"),
-            number => dir.join(format!("data-{number}/db")),
-        };
-        match self {
-            Self::Copying => data(before + 1).exists(),
-            Self::Switched => current(dir) > before,
-            Self::Cleaned => current(dir) > before && !data(before).exists(),
-        }
-    }
-}
-
-fn current(dir: &Path) -> u64 {
-    let text = fs::read_to_string(dir.join("current")).unwrap_or_default();
-    text.trim().parse().unwrap_or_default()
 }
 
 #[test]

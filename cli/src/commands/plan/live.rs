@@ -142,7 +142,7 @@ impl<'a> LivePlan<'a> {
             let required = nodes.saturating_mul(blocks_per_node);
             let shortage = required.saturating_sub(used.saturating_add(free));
             let first = &own.first()?.range;
-            // With nothing lacking, ranges as large as the one that there is.
+            // Without a shortage, ranges as large as the existing one.
             let wanted = match shortage {
                 0 => first.blocks(),
                 lacking => lacking.max(blocks_per_node),

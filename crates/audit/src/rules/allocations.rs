@@ -58,6 +58,17 @@ fn owner_object(owner: &AddressOwner) -> Option<String> {
     }
 }
 
+/// An address that is kept for nobody.
+fn leaked(one: &AllocationRecord, message: String) -> Finding {
+    Finding {
+        code: Code::LeakedAllocation,
+        severity: Severity::Warning,
+        objects: vec![one.object.clone()],
+        message,
+        repair: release(one.system).into(),
+    }
+}
+
 const fn release(system: System) -> &'static str {
     match system {
         System::Calico => {
@@ -212,16 +223,11 @@ impl<'a> Index<'a> {
                 continue;
             }
             let Some(why) = self.leak(one) else { continue };
-            findings.push(Finding {
-                code: Code::LeakedAllocation,
-                severity: Severity::Warning,
-                objects: vec![one.object.clone()],
-                message: format!(
-                    "address {} in {} is kept for {}, {why}",
-                    one.ip, one.object, one.owner
-                ),
-                repair: release(one.system).into(),
-            });
+            let message = format!(
+                "address {} in {} is kept for {}, {why}",
+                one.ip, one.object, one.owner
+            );
+            findings.push(leaked(one, message));
         }
         findings
     }
@@ -277,16 +283,11 @@ impl<'a> Index<'a> {
         let finding = |one: &AllocationRecord| match pooled.get(&one.ip) {
             None => {
                 let why = self.leak(one).unwrap_or("and no pool has allocated it");
-                Some(Finding {
-                    code: Code::LeakedAllocation,
-                    severity: Severity::Warning,
-                    objects: vec![one.object.clone()],
-                    message: format!(
-                        "{} reserves {} for {}, {why}",
-                        one.object, one.ip, one.owner
-                    ),
-                    repair: release(one.system).into(),
-                })
+                let message = format!(
+                    "{} reserves {} for {}, {why}",
+                    one.object, one.ip, one.owner
+                );
+                Some(leaked(one, message))
             }
             Some(pools) if pools.iter().any(|pool| pool.owner == one.owner) => None,
             Some(pools) => {

@@ -30,7 +30,7 @@ pub struct Addition {
 
 /// Free ranges with blocks for `nodes` nodes or more, of which none shares an address with `taken`:
 /// the smallest in each private network, the other half of the next wider range, and one of the
-/// size of the range that there is.
+/// size of the existing range.
 #[must_use]
 pub fn additions(range: &ClusterRange, taken: &[IpNet], nodes: u64) -> Vec<Addition> {
     let mask = range.node_mask();

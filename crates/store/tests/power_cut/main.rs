@@ -8,9 +8,11 @@
 
 mod disk;
 mod load;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::{
-    env, fs,
+    env,
     io::{self, Read as _, Write as _},
     path::Path,
     process::{Command, Stdio},
@@ -23,6 +25,7 @@ use podplane_store::{MAX_VALUE_BYTES, SledStore};
 use crate::{
     disk::{Machine, Unsynced},
     load::{Acknowledged, Load, verify},
+    support::{Moment, current},
 };
 
 const CHILD: &str = "STORE_TEST_POWER_CUT_CHILD";
@@ -103,7 +106,7 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
             let mut machine = Machine::new();
             let mut acknowledged = Acknowledged::default();
             for round in 0..rounds().max(6) {
-                let step = [Step::Copying, Step::Switched, Step::Cleaned][round % 3];
+                let moment = [Moment::Copying, Moment::Switched, Moment::Cleaned][round % 3];
                 let unsynced = [Unsynced::Torn, Unsynced::Lost][round / 3 % 2];
                 let (image, told) = runtime.block_on(async {
                     let dir = machine.root().join("store");
@@ -111,9 +114,9 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
                     let before = current(&dir);
                     let mut load = Load::begin(store, &found, VALUE_BYTES);
                     let mut commits = 0;
-                    while !step.is_reached(&dir, before) {
+                    while !moment.is_reached(&dir, before) {
                         commits += 1;
-                        assert!(commits < 20_000, "no rewrite: {step:?}");
+                        assert!(commits < 20_000, "no rewrite: {moment:?}");
                         load.reach(commits, Duration::ZERO).await;
                     }
                     let then = Duration::from_millis(random.u64(0..60));
@@ -124,7 +127,7 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
                     (image, told)
                 });
                 let commits = told.commits();
-                println!("round {round}: {step:?}, {unsynced:?}, {commits} acknowledged");
+                println!("round {round}: {moment:?}, {unsynced:?}, {commits} acknowledged");
                 acknowledged = told;
                 machine = Machine::boot(image);
             }
@@ -132,34 +135,6 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
             drop(runtime.block_on(verify(&dir, &acknowledged, VALUE_BYTES)));
         },
     );
-}
-
-/// What there is to see of a rewrite from outside.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Copying,
-    Switched,
-    Cleaned,
-}
-
-impl Step {
-    fn is_reached(self, dir: &Path, before: u64) -> bool {
-        let data = |number: u64| match number {
-            0 => dir.join("db"),
-            number => dir.join(format!("data-{number}/db")),
-        };
-        match self {
-            Self::Copying => data(before + 1).exists(),
-            Self::Switched => current(dir) > before,
-            Self::Cleaned => current(dir) > before && !data(before).exists(),
-        }
-    }
-}
-
-/// The generation that counts.
-fn current(dir: &Path) -> u64 {
-    let text = fs::read_to_string(dir.join("current")).unwrap_or_default();
-    text.trim().parse().unwrap_or_default()
 }
 
 /// While it opens, too.
