@@ -218,10 +218,14 @@ impl Allocator {
         Some(out)
     }
 
-    /// Takes in the records of the store: blocks of nodes that are gone are used until they are released, and what the records of live nodes say is known. Records of
-    /// nodes that are not known yet are left to the watch.
+    /// Takes in the records of the store, all of them: blocks of nodes that are gone are used until
+    /// they are released, and what the records of live nodes say is known. Records of nodes that
+    /// are not known yet are left to the watch.
     pub fn take_in(&mut self, records: Vec<Record>) -> Outcome {
         let mut out = Outcome::default();
+        let stored = records.iter().map(|record| (record.uid.clone(), record.net));
+        let stored: BTreeSet<_> = stored.collect();
+        out.look.extend(self.formers.end_holds_without(&stored));
         for record in records {
             let Record {
                 net,

@@ -1,6 +1,6 @@
 //! What nodes that are gone have left: blocks that are not free yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use podplane_api::jiff::Timestamp;
@@ -40,6 +40,24 @@ impl Formers {
         phase: Phase,
     ) -> Option<Phase> {
         self.of(name, uid).insert(net, phase)
+    }
+
+    /// Ends the holds whose record, by UID and prefix, is not stored any more: somebody else has
+    /// released the block. It drains until the server has confirmed that. Returns the names of the
+    /// nodes.
+    pub(super) fn end_holds_without(&mut self, stored: &BTreeSet<(String, IpNet)>) -> Vec<String> {
+        let mut ended = Vec::new();
+        for (name, uids) in &mut self.0 {
+            for (uid, nets) in uids {
+                for (net, phase) in nets {
+                    if matches!(phase, Phase::Held(_)) && !stored.contains(&(uid.clone(), *net)) {
+                        *phase = Phase::Draining;
+                        ended.push(name.clone());
+                    }
+                }
+            }
+        }
+        ended
     }
 
     /// The record is gone. Returns whether it was the last of the node.

@@ -13,6 +13,7 @@ use super::*;
 const BLOCKS: usize = 4;
 /// Names that nodes have.
 const NAMES: usize = 6;
+const HELD: Phase = Phase::Held(None);
 
 #[derive(Clone, Copy, Debug)]
 enum Fate {
@@ -32,6 +33,12 @@ enum Op {
     /// A worker looks at the node, and its call has that fate.
     Work(usize, Fate),
     ReadRecords,
+    /// An instance of the gone node holds what that had.
+    Hold(usize),
+    /// It does so no longer.
+    EndHold(usize),
+    /// Somebody else has the server release what is held.
+    ReleaseHeld(usize),
     Restart,
 }
 
@@ -47,8 +54,11 @@ fn op() -> impl Strategy<Value = Op> {
         2 => name.clone().prop_map(Op::Delete),
         1 => name.clone().prop_map(Op::Touch),
         4 => (1..4_usize).prop_map(Op::Tell),
-        6 => (name, fate).prop_map(|(name, fate)| Op::Work(name, fate)),
-        1 => Just(Op::ReadRecords),
+        6 => (name.clone(), fate).prop_map(|(name, fate)| Op::Work(name, fate)),
+        2 => Just(Op::ReadRecords),
+        2 => name.clone().prop_map(Op::Hold),
+        1 => name.clone().prop_map(Op::EndHold),
+        1 => name.clone().prop_map(Op::ReleaseHeld),
         1 => Just(Op::Restart),
     ]
 }
@@ -126,6 +136,11 @@ impl World {
                 let records = self.records.values().cloned().collect();
                 self.sut.take_in(records);
             }
+            Op::Hold(index) => self.held(&named(index), Phase::Draining, HELD),
+            Op::EndHold(index) => self.held(&named(index), HELD, Phase::Draining),
+            Op::ReleaseHeld(index) => self.records.retain(|(_, name), record| {
+                *name != named(index) || record.standing != Standing::Gone(HELD)
+            }),
             Op::Restart => {
                 self.sut = Self::allocator();
                 self.untold.clear();
@@ -133,6 +148,15 @@ impl World {
                 let listed = nodes.map(|(name, view)| (name.clone(), Some(view.clone())));
                 self.sut.observe(listed.collect(), BTreeMap::new());
                 self.run(Op::ReadRecords);
+            }
+        }
+    }
+
+    /// Moves the records of what gone nodes of that name had from one phase to the other.
+    fn held(&mut self, name: &str, from: Phase, to: Phase) {
+        for record in self.records.values_mut() {
+            if record.node == name && record.standing == Standing::Gone(from) {
+                record.standing = Standing::Gone(to);
             }
         }
     }
@@ -147,8 +171,14 @@ impl World {
         for update in work.updates {
             assert_eq!(update.change, Change::Release, "nothing is foreign here");
             let key = (update.net, update.node.clone());
-            if sent && self.records.get(&key).is_some_and(|r| r.uid == update.uid) {
-                assert!(matches!(self.records[&key].standing, Standing::Gone(_)));
+            let stored = self.records.get(&key).filter(|r| r.uid == update.uid);
+            let stored = stored.map(|record| record.standing);
+            // What is held is not released.
+            if stored == Some(Standing::Gone(HELD)) {
+                continue;
+            }
+            if let Some(standing) = stored.filter(|_| sent) {
+                assert!(matches!(standing, Standing::Gone(_)), "{standing:?}");
                 self.records.remove(&key);
             }
             if answered {
@@ -190,6 +220,7 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..10 {
             self.run(Op::Tell(usize::MAX));
+            self.run(Op::ReadRecords);
             for index in 0..NAMES {
                 self.run(Op::Work(index, Fate::Answered));
             }
@@ -204,6 +235,8 @@ proptest! {
         for op in ops {
             world.run(op);
         }
+        // What nobody had released is held until the end.
+        (0..NAMES).for_each(|index| world.run(Op::EndHold(index)));
         world.settle();
         let served = world.nodes.values().filter(|view| !view.pod_cidrs.is_empty()).count();
         prop_assert_eq!(served, world.nodes.len().min(BLOCKS), "{:?}", world);

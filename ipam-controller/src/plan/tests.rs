@@ -498,6 +498,18 @@ fn what_is_held_is_released_when_that_is_ended_or_its_time_is_over() {
 }
 
 #[test]
+fn what_somebody_else_released_while_it_was_held_is_given_again() {
+    let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
+    let held = Standing::Gone(Phase::Held(None));
+    sut.take_in(vec![record("10.0.0.0/24", "a", "1", held)]);
+    assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
+    let plan = sut.take_in(Vec::new());
+    // The server is asked, since this list may be older than the record.
+    assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
+    assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
+}
+
+#[test]
 fn a_released_block_is_kept_back_for_the_delay_also_by_a_successor() {
     let one_block = config("10.0.0.0/24", &[24], "");
     let mut sut = Sut::delaying(&one_block, 30);
