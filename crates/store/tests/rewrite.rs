@@ -144,6 +144,45 @@ fn the_files_shrink_while_the_store_is_written_to() {
     assert_content(&SledStore::open(dir.path()).unwrap(), steps + 1);
 }
 
+/// Here the name is taken, by a directory.
+#[test]
+fn a_rewrite_whose_last_file_cannot_be_written_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let obstacle = dir.path().join("current.new");
+    fs::create_dir(&obstacle).unwrap();
+    let store = SledStore::open(dir.path()).unwrap();
+    let next = dir.path().join("data-1");
+    let reaches = async |is_there: bool| {
+        let begun = Instant::now();
+        while next.exists() != is_there {
+            assert!(begun.elapsed() < DEADLINE, "{is_there}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let steps = block_on(async {
+        let steps = churn(&store, 0, 80 * MIB).await;
+        store.maintain().await.unwrap();
+        reaches(true).await;
+        reaches(false).await;
+        write(&store, steps).await;
+        steps + 1
+    });
+    assert_eq!(current(dir.path()), 0);
+    assert_content(&store, steps);
+    drop(store);
+    fs::remove_dir(&obstacle).unwrap();
+    let store = SledStore::open(dir.path()).unwrap();
+    block_on(async {
+        store.maintain().await.unwrap();
+        let begun = Instant::now();
+        while current(dir.path()) == 0 {
+            assert!(begun.elapsed() < DEADLINE, "no rewrite");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert_content(&store, steps);
+}
+
 /// A small store is not rewritten over and over.
 #[test]
 fn small_files_are_left_as_they_are() {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     StoreError,
-    history::{History, Staged},
+    history::{History, Staged, Unreachable},
     store::{Committed, Revision, Txn},
 };
 
@@ -49,6 +49,8 @@ pub(super) struct Committer {
     pub(super) history: Arc<watch::Sender<History>>,
     pub(super) requests: mpsc::Receiver<Request>,
     pub(super) rewrites: Rewrites,
+    /// What was compacted and is to be removed from disk, in the order in which it is there.
+    pub(super) unreachable: Vec<Unreachable>,
     /// The first failure to write. Nothing is written after it, because what it left on disk is not known.
     pub(super) poison: Option<StoreError>,
 }
@@ -56,6 +58,8 @@ pub(super) struct Committer {
 impl Committer {
     /// Serves until every sender of requests is gone, then closes the disk.
     pub(super) fn run(mut self) {
+        // A failure poisons the store, which whoever writes first is told.
+        _ = self.remove_unreachable();
         while let Some(first) = self.requests.blocking_recv() {
             let mut commits = Vec::new();
             let mut bytes = 0;
@@ -90,6 +94,7 @@ impl Committer {
             history,
             requests: _,
             rewrites,
+            unreachable: _,
             poison,
         } = self;
         rewrites.stop();
@@ -133,6 +138,9 @@ impl Committer {
                 }
             });
         }
+        if let Room::Little(_) = room {
+            self.disk.keep_reserve();
+        }
         for (answer, reply) in replies {
             answer_to(reply, written.clone().and(answer));
         }
@@ -164,12 +172,38 @@ impl Committer {
         self.history
             .send_modify(|history| unreachable = history.compact(oldest));
         self.rewrites.removed(&unreachable);
-        self.poison_on_failure(|disk| disk.remove_unreachable(&unreachable))
+        self.unreachable.extend(unreachable);
+        self.unreachable.sort_unstable_by_key(|change| change.id);
+        self.remove_unreachable()
+    }
+
+    /// Removes what was compacted, as far as there is room for what that writes.
+    fn remove_unreachable(&mut self) -> Result<(), StoreError> {
+        let unreachable = std::mem::take(&mut self.unreachable);
+        let mut left = unreachable.as_slice();
+        while !left.is_empty() {
+            let room = self.disk.room(0, Some(0));
+            if let Room::None(error) = room {
+                tracing::debug!(%error, "history is removed from disk when there is space");
+                self.unreachable = left.to_vec();
+                break;
+            }
+            self.poison_on_failure(|disk| {
+                left = disk.remove_unreachable(left)?;
+                Ok(())
+            })?;
+            if let Room::Little(_) = room {
+                self.disk.keep_reserve();
+            }
+        }
+        Ok(())
     }
 
     fn maintain(&mut self) {
         if self.poison.is_none() {
             self.disk.keep_reserve();
+            // A failure poisons the store, which whoever writes next is told.
+            _ = self.remove_unreachable();
             let held = self.history.borrow().status(None).memory_bytes;
             self.rewrites.consider(&self.disk, held);
         }

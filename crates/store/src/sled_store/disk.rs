@@ -64,9 +64,10 @@ impl Opening {
         if !is_empty(&path.join("blobs")).map_err(failed("read blobs/"))? {
             return Err(corrupt(dir, Damage::Blobs));
         }
-        space::release_if_needed(dir).map_err(failed("remove the reserve"))?;
+        let spare =
+            space::release_to_open(dir, &path).map_err(failed("make the reserve smaller"))?;
         probe_lock(&path.join("db")).map_err(|err| not_locked(dir, "open the data file", err))?;
-        let undo = Undo::prepare(&path).map_err(failed("copy the files"))?;
+        let undo = Undo::prepare(&path, spare).map_err(failed("copy the files"))?;
         let opened = guarded(broken(dir), restoring(&undo), || {
             Generation::open(dir, number)
         });
@@ -143,8 +144,8 @@ fn restore(files: &Files) {
 }
 
 impl Disk {
-    /// Opens the store in `dir`, or makes one there.
-    pub(super) fn open(dir: &Path) -> Result<(Self, History), OpenError> {
+    /// Opens the store in `dir`, or makes one there. What a compaction that was cut short left is still to be removed.
+    pub(super) fn open(dir: &Path) -> Result<(Self, History, Vec<Unreachable>), OpenError> {
         let failed = |step| failed(dir, step);
         let opening = Opening::begin(dir)?;
         if opening.is_new()? {
@@ -153,7 +154,7 @@ impl Disk {
             disk.begin(meta)
                 .map_err(failed("write the first records"))?;
             disk.keep_reserve();
-            return Ok((disk, History::new(meta.id)));
+            return Ok((disk, History::new(meta.id), Vec::new()));
         }
         let mut refuse = |damage| Err(corrupt(dir, damage));
         let loaded = match opening.load(&mut refuse, &mut |_| {}) {
@@ -173,14 +174,11 @@ impl Disk {
         }
         generation::remove_others(dir, disk.generation.number)
             .map_err(failed("remove what a rewrite left"))?;
-        // Nothing depends on what a compaction that was cut short left behind, so no wait for the disk.
-        disk.generation
-            .remove(&unreachable)
-            .map_err(|Unwritten { step, source }| failed(step)(source))?;
         disk.mark(history.current())
+            .or_else(unless_full)
             .map_err(failed("write the watermark"))?;
         disk.keep_reserve();
-        Ok((disk, history))
+        Ok((disk, history, unreachable))
     }
 
     fn db(&self) -> Result<&sled::Db, OpenError> {
@@ -263,16 +261,20 @@ impl Disk {
             .map_err(|failure| self.poisoned(failure))
     }
 
-    /// Removes changes that nobody can see. If a crash brings some back, opening removes them again.
-    pub(super) fn remove_unreachable(&self, changes: &[Unreachable]) -> Result<(), StoreError> {
+    /// Removes some of the changes that nobody can see, and returns the others. If a crash brings some back, opening removes
+    /// them again.
+    pub(super) fn remove_unreachable<'a>(
+        &self,
+        changes: &'a [Unreachable],
+    ) -> Result<&'a [Unreachable], StoreError> {
         self.generation
-            .remove(changes)
+            .remove_some(changes)
             .map_err(|failure| self.poisoned(failure))
     }
 
     /// Syncs, closes, and lets others open. `reached` is what opening must find again.
     pub(super) fn close(self, reached: Revision) -> io::Result<()> {
-        self.mark(reached)?;
+        self.mark(reached).or_else(unless_full)?;
         // Closing the file would do, but for children of other threads that have inherited it and not executed yet.
         self.release()?.unlock()
     }
@@ -293,7 +295,8 @@ impl Disk {
         self.generation.abandon();
     }
 
-    /// Goes on with another database, which holds the same and is on disk. Returns the one that it replaces.
+    /// Goes on with another database, which holds the same, is on disk, and has been
+    /// [announced](Generation::announce). Returns the one that it replaces.
     pub(super) fn switch(&mut self, next: Generation) -> Result<Generation, StoreError> {
         if let Err(source) = next.become_current(&self.dir) {
             next.abandon();
@@ -375,6 +378,17 @@ fn probe_lock(data: &Path) -> Result<(), TryLockError> {
         }
         Err(err) if err.kind() == ErrorKind::NotFound => Ok(()),
         Err(err) => Err(TryLockError::Error(err)),
+    }
+}
+
+/// An earlier watermark is as true as a later one, and a full disk is no reason not to open or close.
+fn unless_full(err: io::Error) -> io::Result<()> {
+    match err.kind() {
+        ErrorKind::StorageFull => {
+            tracing::warn!(error = %err, "no space for the watermark of the store; the earlier one is kept");
+            Ok(())
+        }
+        _ => Err(err),
     }
 }
 

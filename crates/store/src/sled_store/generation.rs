@@ -28,8 +28,12 @@ use crate::history::Unreachable;
 pub(super) const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page updates.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
-/// Removals that are written at once.
-const REMOVALS: usize = 4096;
+/// The name of the file that names the generation that counts.
+const CURRENT: &str = "current";
+/// Removals that are written at once. sled reuses what they free only after they are flushed, and rewrites pages meanwhile.
+const REMOVALS: usize = 256;
+/// The bytes of their values, about.
+const REMOVED_BYTES: usize = 1024 * 1024;
 
 /// A batch that may be on disk or not.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +67,7 @@ pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
 
 /// The generation that counts.
 pub(super) fn current(dir: &Path) -> io::Result<u64> {
-    match fs::read_to_string(dir.join("current")) {
+    match fs::read_to_string(dir.join(CURRENT)) {
         Ok(text) => text
             .trim_end()
             .parse()
@@ -73,19 +77,30 @@ pub(super) fn current(dir: &Path) -> io::Result<u64> {
     }
 }
 
-/// Makes a generation the one that counts. Its own files are on disk already.
-fn make_current(dir: &Path, number: u64) -> io::Result<()> {
-    replace(dir, "current", &number.to_string())
-}
-
 /// Replaces a file in one step, durably.
 pub(super) fn replace(dir: &Path, name: &str, content: &str) -> io::Result<()> {
-    let new = dir.join(format!("{name}.new"));
-    let mut file = File::create(&new)?;
-    writeln!(file, "{content}")?;
-    file.sync_all()?;
-    fs::rename(&new, dir.join(name))?;
+    write_new(dir, name, content)?;
+    put_in_place(dir, name)
+}
+
+/// Writes what is to replace a file, durably. After an error it is not there.
+fn write_new(dir: &Path, name: &str, content: &str) -> io::Result<()> {
+    let new = new_of(dir, name);
+    let write = || {
+        let mut file = File::create(&new)?;
+        writeln!(file, "{content}")?;
+        file.sync_all()
+    };
+    write().inspect_err(|_| _ = fs::remove_file(&new))
+}
+
+fn put_in_place(dir: &Path, name: &str) -> io::Result<()> {
+    fs::rename(new_of(dir, name), dir.join(name))?;
     sync_dir(dir)
+}
+
+fn new_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.new"))
 }
 
 /// Makes the names in a directory last.
@@ -186,9 +201,14 @@ impl Generation {
         self.path.canonicalize()?.parent().map_or(Ok(()), sync_dir)
     }
 
-    /// Makes it the one that counts.
+    /// Writes that it is the one that counts, where nobody reads it yet. An error changes nothing.
+    pub(super) fn announce(&self, dir: &Path) -> io::Result<()> {
+        write_new(dir, CURRENT, &self.number.to_string())
+    }
+
+    /// Makes it the one that counts. Its own files are on disk already, and it has been [announced](Self::announce).
     pub(super) fn become_current(&self, dir: &Path) -> io::Result<()> {
-        make_current(dir, self.number)
+        put_in_place(dir, CURRENT)
     }
 
     /// The records of changes after a key, in order, as they are stored.
@@ -220,16 +240,31 @@ impl Generation {
     }
 
     pub(super) fn remove(&self, changes: &[Unreachable]) -> Result<(), Unwritten> {
-        for chunk in changes.chunks(REMOVALS) {
-            let mut batch = Batch::default();
-            for Unreachable { id, value_bytes } in chunk {
-                for key in record::keys(*id, *value_bytes) {
-                    batch.remove(key);
-                }
-            }
-            self.apply(batch)?;
+        let mut left = changes;
+        while !left.is_empty() {
+            left = self.remove_some(left)?;
         }
         Ok(())
+    }
+
+    /// Removes the first of the changes, and returns the others.
+    pub(super) fn remove_some<'a>(
+        &self,
+        changes: &'a [Unreachable],
+    ) -> Result<&'a [Unreachable], Unwritten> {
+        let (mut batch, mut bytes, mut removed) = (Batch::default(), 0, 0);
+        for Unreachable { id, value_bytes } in changes.iter().take(REMOVALS) {
+            for key in record::keys(*id, *value_bytes) {
+                batch.remove(key);
+            }
+            removed += 1;
+            bytes += value_bytes;
+            if bytes >= REMOVED_BYTES {
+                break;
+            }
+        }
+        self.apply(batch)?;
+        Ok(&changes[removed..])
     }
 
     pub(super) fn write_batch(&self, batch: Batch) -> Result<(), Unwritten> {

@@ -64,7 +64,7 @@ impl SledStore {
     /// [`OpenError`] says what is wrong with the directory and what to do about it.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
         let dir = dir.as_ref();
-        let (disk, history) = Disk::open(dir)?;
+        let (disk, history, unreachable) = Disk::open(dir)?;
         let history = Arc::new(watch::Sender::new(history));
         let (requests, queue) = mpsc::channel(QUEUED);
         let committer = Committer {
@@ -72,6 +72,7 @@ impl SledStore {
             history: Arc::clone(&history),
             requests: queue,
             rewrites: Rewrites::new(requests.downgrade()),
+            unreachable,
             poison: None,
         };
         let committer = thread::Builder::new()

@@ -97,12 +97,13 @@ impl SledStore {
         let dir = dir.as_ref();
         let failed = |step| failed(dir, step);
         require(dir)?;
-        let (old, mut history) = Disk::open(dir)?;
+        let (old, mut history, left) = Disk::open(dir)?;
         let before = history.status(disk_bytes(dir).ok());
         let oldest = history.current();
         let unreachable: BTreeSet<ChangeId> = history
             .compact(oldest)
             .into_iter()
+            .chain(left)
             .map(|change| change.id)
             .collect();
 

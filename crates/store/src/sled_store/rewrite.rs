@@ -321,7 +321,8 @@ impl Copied {
             let source = disk.generation.db().map_err(RewriteError::Begin)?;
             copy_after(source, &mut last, &next, || false)?;
             next.remove(removed)?;
-            next.begin(meta).map_err(RewriteError::Begin)
+            next.begin(meta).map_err(RewriteError::Begin)?;
+            next.announce(&disk.dir).map_err(RewriteError::Begin)
         })();
         match finished {
             Ok(()) => Ok(next),

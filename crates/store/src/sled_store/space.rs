@@ -1,13 +1,14 @@
 //! Room on the disk: what a write needs, and a reserve for the day when the disk is full.
 //!
 //! A write that finds no room in the middle poisons the store, so the room is looked at before. The file `reserve` takes
-//! space that nothing else needs. It is given up where a full disk would keep the store from opening, and for commits that
-//! [reclaim](crate::Txn::reclaims), so that what fills the disk can be deleted; it is made again when there is room.
+//! space that nothing else needs. On a full disk it is made smaller by what is missing: to open the store, and for commits
+//! that [reclaim](crate::Txn::reclaims), so that what fills the disk can be deleted. Those leave as much of it as the store
+//! needs to be opened again. What was not used, and what becomes free later, it takes back.
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, ErrorKind, Write as _},
-    os::unix::fs::OpenOptionsExt,
+    io::{self, ErrorKind, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt},
     path::Path,
 };
 
@@ -19,16 +20,17 @@ use rustix::{
 use super::{disk::Disk, generation::SEGMENT_BYTES};
 use crate::StoreError;
 
+const SEGMENT: u64 = SEGMENT_BYTES as u64;
 /// A batch begins only with room for two segments and for the pages that it makes sled rewrite.
-const NEEDED_BYTES: u64 = 2 * SEGMENT_BYTES as u64;
+const NEEDED_BYTES: u64 = 2 * SEGMENT;
 /// sled writes a value, and with later ones of its leaf again.
 const NEEDED_FOR_EACH: u64 = 3;
-/// What commits that reclaim may not go below: a page of large values, rewritten.
-const FLOOR_BYTES: u64 = 3 * 1024 * 1024;
-/// sled fills the segment that it was writing with zeros when it is opened.
-const NEEDED_TO_OPEN: u64 = SEGMENT_BYTES as u64 + FLOOR_BYTES;
-/// Enough to open the store, and to delete some hundred objects.
-pub(super) const RESERVE_BYTES: u64 = NEEDED_TO_OPEN + 3 * 1024 * 1024;
+/// What commits that reclaim may not go below: two pages of large values, rewritten.
+const FLOOR_BYTES: u64 = 9 * 256 * 1024;
+/// What opening writes besides the end of a segment and sled's snapshot: a few small files.
+const SMALL_FILES: u64 = 512 * 1024;
+/// Enough to open the store when a segment has just been begun, and before that to delete some hundred objects.
+pub(super) const RESERVE_BYTES: u64 = SEGMENT + 6 * 1024 * 1024;
 
 const RESERVE: &str = "reserve";
 
@@ -62,55 +64,96 @@ pub(super) fn has_room_for(dir: &Path, bytes: u64) -> bool {
     free(dir) >= bytes.saturating_add(2 * NEEDED_BYTES)
 }
 
-/// Removes the reserve where the disk is too full to open the store.
-pub(super) fn release_if_needed(dir: &Path) -> io::Result<()> {
-    match free(dir) < NEEDED_TO_OPEN {
-        true => release(dir),
-        false => Ok(()),
-    }
+/// What must be free to open the database in a directory: sled fills the segment that it was writing with zeros.
+fn needed_to_open(path: &Path) -> u64 {
+    rest_of_segment(path).saturating_add(files_to_open(path))
 }
 
-fn release(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(RESERVE)) {
-        Ok(()) => {
-            tracing::warn!(dir = %dir.display(), "the disk is full: the reserve of the store is used for reads and deletions");
-            Ok(())
+/// sled writes a new snapshot before it removes the last one. Without one there, little was ever written.
+fn files_to_open(path: &Path) -> u64 {
+    let files = fs::read_dir(path).into_iter().flatten().flatten();
+    let snapshots = files.filter(|file| file.file_name().as_encoded_bytes().starts_with(b"snap."));
+    let bytes = snapshots.filter_map(|file| Some(file.metadata().ok()?.len()));
+    bytes
+        .sum::<u64>()
+        .saturating_mul(2)
+        .saturating_add(SMALL_FILES)
+}
+
+/// What the last segment of a database lacks on disk.
+fn rest_of_segment(path: &Path) -> u64 {
+    fs::metadata(path.join("db")).map_or(SEGMENT, |file| {
+        let whole = file.len().next_multiple_of(SEGMENT);
+        whole.saturating_sub(file.blocks() * 512).min(SEGMENT)
+    })
+}
+
+/// The room in the last segment of a database. If it is much, sled writes there, and begins no other.
+fn zeros_at_end(path: &Path) -> io::Result<u64> {
+    let file = File::open(path.join("db"))?;
+    let mut at = file.metadata()?.len();
+    let end = at.next_multiple_of(SEGMENT);
+    let begin = end.saturating_sub(SEGMENT);
+    let mut bytes = [0; 64 * 1024];
+    while at > begin {
+        let from = at.saturating_sub(bytes.len() as u64).max(begin);
+        let read = file.read_at(&mut bytes, from)?;
+        let read = bytes[..read].iter().zip(from..at);
+        if let Some((_, last)) = read.filter(|(byte, _)| **byte != 0).last() {
+            return Ok(end - last - 1);
         }
-        Err(err) if err.kind() == ErrorKind::NotFound => Ok(()),
-        Err(err) => Err(err),
+        at = from;
     }
+    Ok(end - begin)
+}
+
+/// Makes the reserve smaller where the disk is too full to open the database in `path`. Returns what is free beyond what
+/// that needs.
+pub(super) fn release_to_open(dir: &Path, path: &Path) -> io::Result<u64> {
+    let needed = needed_to_open(path);
+    release(dir, needed)?;
+    Ok(free(dir).saturating_sub(needed))
+}
+
+/// Makes the reserve smaller, so that so many bytes are free, if it is large enough.
+fn release(dir: &Path, needed: u64) -> io::Result<()> {
+    // In whole blocks of any file system.
+    let missing = needed.saturating_sub(free(dir)).next_multiple_of(64 * 1024);
+    let reserved = reserved(dir);
+    if missing == 0 || reserved == 0 {
+        return Ok(());
+    }
+    let left = reserved.saturating_sub(missing);
+    tracing::debug!(dir = %dir.display(), left, "the disk is full: the reserve of the store is used");
+    let file = OpenOptions::new().write(true).open(dir.join(RESERVE))?;
+    file.set_len(left)
 }
 
 /// The reserve's size on disk.
 pub(super) fn reserved(dir: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt as _;
     fs::metadata(dir.join(RESERVE)).map_or(0, |file| file.blocks() * 512)
 }
 
-fn reserve(dir: &Path) -> io::Result<()> {
-    let path = dir.join(RESERVE);
-    let new = dir.join("reserve.new");
+/// Makes the reserve larger.
+fn reserve(dir: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new()
         .create(true)
-        .truncate(true)
+        .truncate(false)
         .write(true)
         .mode(0o600)
-        .open(&new)?;
-    let allocated = match fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES) {
-        Err(Errno::OPNOTSUPP) => write_zeros(&file),
-        allocated => allocated.map_err(io::Error::from),
-    };
-    allocated
-        .and_then(|()| fs::rename(&new, path))
-        .inspect_err(|_| _ = fs::remove_file(&new))
+        .open(dir.join(RESERVE))?;
+    match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP) => write_zeros(&file, bytes),
+        allocated => Ok(allocated?),
+    }
 }
 
-fn write_zeros(mut file: &File) -> io::Result<()> {
-    let zeros = vec![0; 64 * 1024];
-    let mut left = RESERVE_BYTES;
-    while left > 0 {
+fn write_zeros(mut file: &File, until: u64) -> io::Result<()> {
+    let zeros = [0; 64 * 1024];
+    let mut at = file.seek(SeekFrom::End(0))?;
+    while at < until {
         file.write_all(&zeros)?;
-        left = left.saturating_sub(64 * 1024);
+        at += zeros.len() as u64;
     }
     Ok(())
 }
@@ -137,10 +180,11 @@ impl Disk {
             return Room::None(error);
         };
         let floor = with_room_for(FLOOR_BYTES, reclaiming);
-        if found < floor
-            && let Err(error) = release(&self.dir)
-        {
-            tracing::warn!(%error, "failed to remove the reserve");
+        if found.saturating_add(reserved(&self.dir)) < self.needed_to_reopen_after(floor) {
+            return Room::None(error);
+        }
+        if let Err(error) = release(&self.dir, floor) {
+            tracing::warn!(%error, "failed to make the reserve smaller");
         }
         match free(&self.dir) < floor {
             true => Room::None(error),
@@ -148,13 +192,29 @@ impl Disk {
         }
     }
 
-    /// Makes the reserve again, if there is room for it.
+    /// What must be there now so that the store can be opened after so many bytes were written.
+    fn needed_to_reopen_after(&self, bytes: u64) -> u64 {
+        let path = &self.generation.path;
+        let beyond = bytes.saturating_sub(zeros_at_end(path).unwrap_or(0));
+        let segments = beyond.div_ceil(SEGMENT).saturating_mul(SEGMENT);
+        needed_to_open(path).saturating_add(segments)
+    }
+
+    /// Makes the reserve as large as it should be, or as there is room.
     pub(super) fn keep_reserve(&self) {
-        if reserved(&self.dir) >= RESERVE_BYTES || !has_room_for(&self.dir, RESERVE_BYTES) {
+        let reserved = reserved(&self.dir);
+        let free = free(&self.dir);
+        let bytes = reserved.saturating_add(free).min(RESERVE_BYTES);
+        if reserved >= bytes || free == u64::MAX {
             return;
         }
-        if let Err(error) = reserve(&self.dir) {
-            tracing::warn!(%error, dir = %self.dir.display(), "failed to reserve space for deletions on a full disk");
+        match reserve(&self.dir, bytes) {
+            // Somebody else was faster.
+            Err(error) if error.kind() == ErrorKind::StorageFull => {}
+            Err(error) => {
+                tracing::warn!(%error, dir = %self.dir.display(), "failed to reserve space for deletions on a full disk");
+            }
+            Ok(()) => {}
         }
     }
 }

@@ -30,16 +30,19 @@ pub(super) struct Files {
 }
 
 impl Undo {
-    /// Copies the files; what a crash left of an earlier copy goes.
-    pub(super) fn prepare(dir: &Path) -> io::Result<Self> {
+    /// Copies the files if they are not more than so many bytes; what a crash left of an earlier copy goes.
+    pub(super) fn prepare(dir: &Path, most_bytes: u64) -> io::Result<Self> {
         let copy = dir.join("before-open");
         remove(&copy)?;
-        fs::create_dir(&copy)?;
         let mut undo = Self(Files {
             dir: dir.to_owned(),
             copy: Some(copy.clone()),
         });
-        match copy_files(dir, &copy) {
+        let copied = match size(dir)? > most_bytes {
+            true => Err(ErrorKind::StorageFull.into()),
+            false => fs::create_dir(&copy).and_then(|()| copy_files(dir, &copy)),
+        };
+        match copied {
             Err(error) if error.kind() == ErrorKind::StorageFull => {
                 tracing::warn!(%error, dir = %dir.display(), "no space for a copy of the store while it is opened");
                 remove(&copy)?;
@@ -92,6 +95,14 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
         fs::copy(from.join(&name), to.join(&name))?;
     }
     Ok(())
+}
+
+fn size(dir: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for name in names(dir)?.filter(|name| is_sleds(name)) {
+        bytes += fs::metadata(dir.join(&name))?.len();
+    }
+    Ok(bytes)
 }
 
 fn names(dir: &Path) -> io::Result<impl Iterator<Item = String>> {
