@@ -15,7 +15,6 @@ use crate::{
     command,
     format::{
         self, AddNodes, Calls, Cut, Deletion, Heal, Kill, Manifest, Pause, Restart, Scale, Side,
-        plain,
     },
     look::{Unmet, unmet},
     plan::{Action, Expectation, Run, Wait, glob},
@@ -374,7 +373,7 @@ async fn restart(stage: &Stage, restart: &Restart) -> Result<()> {
     let Restart { service, flags } = restart;
     let mut args = vec!["restart".to_owned(), service.clone()];
     for (flag, value) in flags {
-        let value = plain(value);
+        let value = value.to_string();
         // Ranges are the cluster's: other services have to know them too.
         if crate::check::RANGES.contains(&flag.as_str()) {
             args.extend([format!("--{flag}"), value]);

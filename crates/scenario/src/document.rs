@@ -36,6 +36,13 @@ impl Path {
         self.with(Segment::Index(index))
     }
 
+    /// The way to what it is in.
+    pub(crate) fn parent(&self) -> Self {
+        let mut path = self.clone();
+        path.0.pop();
+        path
+    }
+
     fn with(&self, segment: Segment) -> Self {
         let mut path = self.clone();
         path.0.push(segment);
@@ -66,6 +73,8 @@ impl Path {
 struct Node {
     at: Position,
     content: Content,
+    /// Something wrong was taken out of it, so that more seems to be missing than is.
+    is_damaged: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -96,11 +105,11 @@ impl<'a> Document<'a> {
         Ok(Self { file, text, root })
     }
 
-    /// The values that `${…}` stands for, filled in; a scalar that is nothing else gets the value's type.
+    /// The values that `${…}` stands for, filled in; a scalar that is nothing else gets the value's type. One with an unknown name is taken out.
     pub(crate) fn substitute(&self, values: &BTreeMap<String, Value>) -> (Self, Vec<Problem>) {
         let mut problems = Vec::new();
         let mut filled = self.clone();
-        fill(&mut filled.root, values, &mut |at, name| {
+        filled.root.fill(values, &mut |at, name| {
             let known = values.keys().map(String::as_str);
             problems.push(Problem {
                 file: self.file.into(),
@@ -114,27 +123,70 @@ impl<'a> Document<'a> {
         (filled, problems)
     }
 
-    /// The document as the type `T`.
-    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        self.decode_at(&Path::default())
+    /// The document as the type `T`, and all that cannot be part of one. Each such value is taken out, and the rest is read again; `None` if nothing is left.
+    pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> (Option<T>, Vec<Problem>) {
+        let mut empty = Vec::new();
+        self.root.take_out_empty(&mut empty);
+        let mut problems: Vec<_> = empty
+            .into_iter()
+            .map(|(at, key)| {
+                let message = format!("{key} has no value: give it one, or leave it out");
+                self.problem_at(at, message)
+            })
+            .collect();
+        loop {
+            let (path, message) = match self.attempt(&Path::default()) {
+                Ok(value) => return (Some(value), problems),
+                Err(wrong) => wrong,
+            };
+            // It may be what was taken out.
+            if !(message.starts_with("missing field") && self.is_damaged(&path)) {
+                problems.push(self.decode_problem(&path, &message));
+            }
+            if !self.take_out(&path) {
+                return (None, problems);
+            }
+        }
     }
 
     /// The value at `path` as the type `T`.
     pub(crate) fn decode_at<T: DeserializeOwned>(&self, path: &Path) -> Result<T, Problem> {
-        serde_path_to_error::deserialize(self.value_at(path)).map_err(|error| {
-            let path = path.join(error.path());
-            let message = error.inner().to_string();
-            let is_key = message.starts_with("unknown field");
-            let position = match is_key {
-                true => self.key_at(&path),
-                false => self.at(&path),
-            };
-            Problem {
-                file: self.file.into(),
-                position: Some(position),
-                message: explained(&message),
-            }
-        })
+        self.attempt(path)
+            .map_err(|(path, message)| self.decode_problem(&path, &message))
+    }
+
+    /// The value at `path` as the type `T`, or what is wrong in it, and where.
+    fn attempt<T: DeserializeOwned>(&self, path: &Path) -> Result<T, (Path, String)> {
+        serde_path_to_error::deserialize(self.value_at(path))
+            .map_err(|error| (path.join(error.path()), error.inner().to_string()))
+    }
+
+    fn decode_problem(&self, path: &Path, message: &str) -> Problem {
+        match message.starts_with("unknown field") {
+            true => self.key_problem(path, explained(message)),
+            false => self.problem(path, explained(message)),
+        }
+    }
+
+    /// Takes out the value at `path`, or the innermost around it that there is. There is nothing to take the root out of.
+    fn take_out(&mut self, path: &Path) -> bool {
+        let is_there = |length: &usize| self.node(&Path(path.0[..*length].to_vec())).is_some();
+        let length = (1..=path.0.len()).rev().find(is_there);
+        let Some((last, parents)) = length.and_then(|length| path.0[..length].split_last()) else {
+            return false;
+        };
+        let parent = parents.iter().try_fold(&mut self.root, child_mut);
+        parent.is_some_and(|parent| parent.take_out(last))
+    }
+
+    /// Whether something was taken out of the value at `path`.
+    pub(crate) fn is_damaged(&self, path: &Path) -> bool {
+        self.node(path).is_some_and(|node| node.is_damaged)
+    }
+
+    /// Whether something was taken out of the value at `path` or of one inside of it.
+    pub(crate) fn is_damaged_inside(&self, path: &Path) -> bool {
+        self.node(path).is_some_and(Node::is_damaged_inside)
     }
 
     /// Where it is from.
@@ -240,6 +292,17 @@ fn child<'a>(node: &'a Node, segment: &Segment) -> Option<(Position, &'a Node)> 
     }
 }
 
+fn child_mut<'a>(node: &'a mut Node, segment: &Segment) -> Option<&'a mut Node> {
+    match (&mut node.content, segment) {
+        (Content::Map(entries), Segment::Key(wanted)) => entries
+            .iter_mut()
+            .find(|(key, ..)| key == wanted)
+            .map(|(.., value)| value),
+        (Content::List(items), Segment::Index(index)) => items.get_mut(*index),
+        _ => None,
+    }
+}
+
 fn index(count: u64) -> usize {
     usize::try_from(count)
         .unwrap_or(usize::MAX)
@@ -278,26 +341,6 @@ fn explained(message: &str) -> String {
     }
 }
 
-fn fill(
-    node: &mut Node,
-    values: &BTreeMap<String, Value>,
-    unknown: &mut impl FnMut(Position, &str),
-) {
-    match &mut node.content {
-        Content::Scalar(scalar) => {
-            if let Value::String(text) = scalar {
-                *scalar = filled(text, values, |name| unknown(node.at, name));
-            }
-        }
-        Content::List(items) => items
-            .iter_mut()
-            .for_each(|item| fill(item, values, unknown)),
-        Content::Map(entries) => entries
-            .iter_mut()
-            .for_each(|(_, _, value)| fill(value, values, unknown)),
-    }
-}
-
 fn filled(text: &str, values: &BTreeMap<String, Value>, mut unknown: impl FnMut(&str)) -> Value {
     if let Some(found) = REFERENCE.captures(text)
         && found[0].len() == text.len()
@@ -318,7 +361,96 @@ fn filled(text: &str, values: &BTreeMap<String, Value>, mut unknown: impl FnMut(
     Value::String(REFERENCE.replace_all(text, replace).into_owned())
 }
 
+/// Keys whose values are as an object has them, where null is a value, too.
+const AS_IN_OBJECTS: [&str; 3] = ["apply", "equals", "notEquals"];
+
 impl Node {
+    /// Fills in what `${…}` stands for. Whether all of a scalar was known.
+    fn fill(
+        &mut self,
+        values: &BTreeMap<String, Value>,
+        unknown: &mut impl FnMut(Position, &str),
+    ) -> bool {
+        let mut is_known = true;
+        match &mut self.content {
+            Content::Scalar(Value::String(text)) => {
+                let value = filled(text, values, |name| {
+                    is_known = false;
+                    unknown(self.at, name);
+                });
+                self.content = Content::Scalar(value);
+            }
+            Content::Scalar(_) => {}
+            Content::List(_) | Content::Map(_) => {
+                self.retain(|_, _, value| value.fill(values, unknown))
+            }
+        }
+        is_known
+    }
+
+    /// Takes out keys without a value, and tells which.
+    fn take_out_empty(&mut self, found: &mut Vec<(Position, String)>) {
+        self.retain(|key, at, value| {
+            let is_free = key.is_some_and(|key| AS_IN_OBJECTS.contains(&key));
+            match (&value.content, key) {
+                (Content::Scalar(Value::Null), Some(key)) if !is_free || key == "apply" => {
+                    found.push((at, key.to_owned()));
+                    return false;
+                }
+                _ if is_free => {}
+                _ => value.take_out_empty(found),
+            }
+            true
+        });
+    }
+
+    /// Keeps the entries of a mapping, and the items of a list, that `keep` wants. It is given the key, if there is one, and where the entry begins.
+    fn retain(&mut self, mut keep: impl FnMut(Option<&str>, Position, &mut Self) -> bool) {
+        let length = self.length();
+        match &mut self.content {
+            Content::Scalar(_) => {}
+            Content::List(items) => items.retain_mut(|item| keep(None, item.at, item)),
+            Content::Map(entries) => {
+                entries.retain_mut(|(key, at, value)| keep(Some(key), *at, value))
+            }
+        }
+        self.is_damaged |= self.length() < length;
+    }
+
+    fn take_out(&mut self, child: &Segment) -> bool {
+        let length = self.length();
+        match (&mut self.content, child) {
+            (Content::Map(entries), Segment::Key(wanted)) => {
+                entries.retain(|(key, ..)| key != wanted)
+            }
+            (Content::List(items), Segment::Index(index)) if *index < items.len() => {
+                items.remove(*index);
+            }
+            _ => {}
+        }
+        self.is_damaged |= self.length() < length;
+        self.length() < length
+    }
+
+    fn length(&self) -> usize {
+        match &self.content {
+            Content::Scalar(_) => 0,
+            Content::List(items) => items.len(),
+            Content::Map(entries) => entries.len(),
+        }
+    }
+
+    fn is_damaged_inside(&self) -> bool {
+        self.is_damaged
+            || match &self.content {
+                Content::Scalar(_) => false,
+                Content::List(items) => items.iter().any(Self::is_damaged_inside),
+                Content::Map(entries) => {
+                    entries.iter().any(|(.., value)| value.is_damaged_inside())
+                }
+            }
+    }
+
     fn value(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
@@ -341,6 +473,7 @@ impl<'de> Deserialize<'de> for Node {
         Ok(Self {
             at: position(referenced),
             content: value,
+            is_damaged: false,
         })
     }
 }

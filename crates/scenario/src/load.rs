@@ -113,17 +113,25 @@ pub(crate) fn parse(
     catalog: &Catalog,
 ) -> Result<Vec<Case>, Vec<Problem>> {
     let document = Document::parse(file, text).map_err(|problem| vec![problem])?;
-    let combinations = combinations(&document).map_err(|problem| vec![problem])?;
     let (mut cases, mut problems) = (Vec::new(), Vec::new());
+    let (combinations, is_matrix_known) = match combinations(&document) {
+        Ok(combinations) => (combinations, true),
+        Err(problem) => {
+            problems.push(problem);
+            // The rest is looked at without what refers to it.
+            (vec![BTreeMap::new()], false)
+        }
+    };
     for values in combinations {
-        let (filled, unknown) = document.substitute(&values);
-        problems.extend(unknown);
-        match filled.decode::<Scenario>() {
-            Ok(scenario) => match check::check(&filled, scenario, values, catalog) {
+        let (mut filled, unknown) = document.substitute(&values);
+        problems.extend(unknown.into_iter().filter(|_| is_matrix_known));
+        let (scenario, wrong) = filled.decode::<Scenario>();
+        problems.extend(wrong);
+        if let Some(scenario) = scenario {
+            match check::check(&filled, scenario, values, catalog) {
                 Ok(case) => cases.push(case),
                 Err(found) => problems.extend(found),
-            },
-            Err(problem) => problems.push(problem),
+            }
         }
     }
     // The same fault in each combination is one fault.
@@ -150,14 +158,6 @@ fn combinations(document: &Document<'_>) -> Result<Vec<BTreeMap<String, Value>>,
             &path,
             "there is no combination in it, so nothing would be run",
         ));
-    }
-    let is_plain = |value: &Value| !value.is_array() && !value.is_object() && !value.is_null();
-    for (name, value) in combinations.iter().flatten() {
-        if !is_plain(value) {
-            let message =
-                format!("a value of {name} is a text, a number or a boolean, and not {value}");
-            return Err(document.problem(&path, message));
-        }
     }
     let names = |values: &BTreeMap<String, Value>| values.keys().cloned().collect::<Vec<_>>();
     let first = names(&combinations[0]);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    format::{self, Flag, NodeSpec, Nodes, Several, plain, word},
+    format::{self, Flag, NodeSpec, Nodes, Several, word},
     look::Mark,
     objects::Objects,
     plan::{Action, Case, glob},
@@ -336,7 +336,7 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
     }
     for (service, flags) in extra_config {
         for (flag, value) in flags {
-            builder = builder.extra_config(service, flag, &plain(value));
+            builder = builder.extra_config(service, flag, &value.to_string());
         }
     }
     builder

@@ -10,7 +10,7 @@ use crate::{
     plan::{Action, Case, Wait},
 };
 
-fn catalog() -> Catalog {
+pub(crate) fn catalog() -> Catalog {
     let flags = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let services = [
         (
@@ -74,7 +74,10 @@ const WRONG: &[(&str, &str)] = &[
     // Not of the format.
     ("name: x\n", "1:1: missing field `steps`"),
     ("steps: []\n", "1:8: a scenario needs at least one step"),
-    ("steps:\n- expect:\n", "2:3: expect says nothing to do"),
+    (
+        "steps:\n- expect:\n",
+        "2:3: expect has no value: give it one, or leave it out",
+    ),
     (
         "cluster: {nodes: 4000000000}\nsteps: [{heal: {}}]\n",
         "1:18: want 100000 nodes at most",
@@ -399,18 +402,67 @@ fn what_is_wrong_is_told_with_its_place() {
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
+/// Each text with the place of each of its problems.
+const ALL_WRONG: &[(&str, &[&str])] = &[
+    (
+        "cluster: {extraConfig: {kubelet: {maximum: 1}, kubelt: {}}}\nsteps:\n- kill: {process: x}\n- expect: [{object: pod/a, cel: b}]\n",
+        &["1:35", "1:48", "3:19", "4:33"],
+    ),
+    // Those of the form do not hide each other, nor what is wrong with the rest.
+    (
+        "name: 3\ncluster: {ipPolicy: resorce, nodes: many}\nsteps:\n- wait: {within: 20, expcet: []}\n- kil: {process: scheduler}\n- kill: {process: shceduler}\n\
+         - expect:\n  - {count: pods, eqals: 1}\n  - {object: pod/a, cel: b}\n",
+        &[
+            "1:7", "2:21", "2:37", "4:18", "4:22", "5:3", "6:19", "8:19", "9:26",
+        ],
+    ),
+    // An item of a list is counted with those that are wrong before it.
+    (
+        "steps:\n- delete: [web-0, pod/a, web-1]\n- apply\n- scale: {object: pdo/a}\n- delete: [web-2, pdo/b]\n",
+        &["2:12", "2:26", "3:3", "4:10", "5:12", "5:19"],
+    ),
+    (
+        "steps:\n- wait: {within:, timing:, expect: [{object: pod/a, jsonpath: .x, equals: null, exists:}]}\n",
+        &["2:10", "2:19", "2:81"],
+    ),
+    (
+        "matrix: {mask: [30, [29]]}\ncluster: {nodeCIDRMaskSize: '${mask}', nodes: '${n}'}\nsteps:\n- kill: {process: x}\n",
+        &["1:21", "4:19"],
+    ),
+    (
+        "matrix: {mask: [30]}\ncluster: {nodeCIDRMaskSize: '${musk}'}\nsteps: [{delete: '${who}'}]\n",
+        &["2:29", "3:18"],
+    ),
+    (
+        "steps:\n- expect:\n  - {count: pdos, where: 'b', jsonpath: .a, cel: a}\n  - {metric: up}\n  - {object: pdo/a, jsonpath: '{', matches: '('}\n",
+        &[
+            "3:5", "3:13", "3:27", "3:31", "3:45", "4:5", "4:5", "5:14", "5:32", "5:46",
+        ],
+    ),
+    ("stepz: [{wait: 3}]\n", &["1:1"]),
+];
+
 #[test]
 fn all_that_is_wrong_is_told_at_once() {
-    let text = "cluster: {extraConfig: {kubelet: {maximum: 1}, kubelt: {}}}\nsteps:\n- kill: {process: x}\n- expect: [{object: pod/a, cel: b}]\n";
-    let problems = read(text).unwrap_err();
-    let places: Vec<_> = problems
-        .iter()
-        .map(|problem| problem.split(' ').next().unwrap())
-        .collect();
-    assert_eq!(
-        places,
-        ["1:35:", "1:48:", "3:19:", "4:33:"],
-        "{problems:#?}"
+    for (text, want) in ALL_WRONG {
+        let problems = read(text).unwrap_err();
+        let place = |problem: &String| problem.split(": ").next().unwrap().to_owned();
+        let places: Vec<_> = problems.iter().map(place).collect();
+        assert_eq!(places, *want, "{text}{problems:#?}");
+    }
+}
+
+/// What a command does to the nodes is not known; what a cluster consists of is.
+#[test]
+fn knows_the_services_after_a_command() {
+    let steps =
+        |process: &str| format!("steps:\n- run: {{command: x}}\n- kill: {{process: {process}}}\n");
+    assert!(read(&steps("kubelet-any")).is_ok());
+    assert!(read(&steps("'*'")).is_ok());
+    let problems = read(&steps("shceduler")).unwrap_err();
+    assert!(
+        problems[0].starts_with("3:19: there is no process"),
+        "{problems:?}"
     );
 }
 

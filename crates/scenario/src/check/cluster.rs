@@ -23,6 +23,11 @@ impl Checker<'_> {
             None => numbered(3),
         };
         self.nodes = Some(names);
+        if self.document.is_damaged(&Path::default()) || self.document.is_damaged_inside(path) {
+            // What was taken out may have said something else.
+            self.nodes = None;
+            self.network = Network::Auto;
+        }
         if let Some(Nodes::Named(nodes)) = nodes {
             let mut seen = BTreeSet::new();
             for (index, NodeSpec { name, network, .. }) in nodes.iter().enumerate() {
@@ -54,6 +59,9 @@ impl Checker<'_> {
             }
         }
         let flags = case.cluster.flags();
+        if self.document.is_damaged(path) {
+            return;
+        }
         if let Err(message) = (self.catalog.up)(&flags) {
             // Told at the flag that it names first.
             let named = flags.iter().filter_map(|flag| {

@@ -52,52 +52,53 @@ impl Checker<'_> {
                 return None;
             }
         };
-        let stray = keys
-            .iter()
-            .find(|key| **key != subject.key() && !subject.companions().contains(key));
-        if let Some(stray) = stray {
+        let is_stray = |key: &&&str| **key != subject.key() && !subject.companions().contains(*key);
+        let strays: Vec<_> = keys.iter().filter(is_stray).collect();
+        for stray in &strays {
             let message = format!(
                 "{stray} does not go with {}; what does is {}",
                 subject.key(),
                 listed(subject.companions())
             );
             self.wrong_key(&path.key(stray), message);
-            return None;
         }
         let rule = match subject {
-            Subject::Object => self.object(path, expect)?,
-            Subject::Count => self.count(path, expect)?,
-            Subject::Event => self.event(path, expect)?,
-            Subject::Metric => self.metric(path, expect)?,
-            Subject::Ping => self.ping(path, expect)?,
-            Subject::Command => self.command(path, expect)?,
-            Subject::Call => self.call(path, expect)?,
+            Subject::Object => self.object(path, expect),
+            Subject::Count => self.count(path, expect),
+            Subject::Event => self.event(path, expect),
+            Subject::Metric => self.metric(path, expect),
+            Subject::Ping => self.ping(path, expect),
+            Subject::Command => self.command(path, expect),
+            Subject::Call => self.call(path, expect),
         };
         Some(Expectation {
             at: self.document.at(path),
             text: self.document.value_at(path).to_string(),
-            rule,
+            rule: rule.filter(|_| strays.is_empty())?,
         })
     }
 
     fn object(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+        let object = expect.object?;
+        self.kind(&path.key("object"), &object.kind);
         let numbers = Numbers {
             equals: None,
             at_least: expect.at_least,
             at_most: expect.at_most,
         };
-        let rule = ValueRule {
-            exists: expect.exists,
-            equals: expect.equals,
-            not_equals: expect.not_equals,
-            matches: self.pattern(&path.key("matches"), expect.matches.as_deref())?,
-            numbers,
-        };
-        let has_rule = rule.equals.is_some()
-            || rule.not_equals.is_some()
-            || rule.matches.is_some()
+        let has_rule = expect.equals.is_some()
+            || expect.not_equals.is_some()
+            || expect.matches.is_some()
             || !numbers.is_empty();
-        let look = match (expect.jsonpath, expect.cel) {
+        let matches = self.pattern(&path.key("matches"), expect.matches.as_deref());
+        let jsonpath = expect.jsonpath.map(|text| {
+            let parsed = rule::Path::parse(&text);
+            (self.rule(&path.key("jsonpath"), &text, parsed), text)
+        });
+        let cel = expect
+            .cel
+            .map(|text| self.cel(&path.key("cel"), &text, &object.kind));
+        let look = match (jsonpath, cel) {
             (Some(_), Some(_)) => {
                 self.wrong_key(
                     &path.key("cel"),
@@ -105,34 +106,33 @@ impl Checker<'_> {
                 );
                 return None;
             }
-            (Some(text), None) => {
-                let parsed = rule::Path::parse(&text);
-                let parsed = self.rule(&path.key("jsonpath"), &text, parsed)?;
-                Look::Path {
-                    text,
-                    path: parsed,
-                    rule,
-                }
-            }
-            (None, Some(text)) => {
-                if has_rule || rule.exists.is_some() {
+            (Some((parsed, text)), None) => Look::Path {
+                text,
+                path: parsed?,
+                rule: ValueRule {
+                    exists: expect.exists,
+                    equals: expect.equals,
+                    not_equals: expect.not_equals,
+                    matches: matches?,
+                    numbers,
+                },
+            },
+            (None, Some(cel)) => {
+                if has_rule || expect.exists.is_some() {
                     self.wrong(
                         &path.key("cel"),
                         "a CEL expression says all by itself: put the comparison into it",
                     );
                     return None;
                 }
-                let kind = expect.object.as_ref().map_or("", |object| &object.kind);
-                Look::Cel(self.cel(&path.key("cel"), &text, kind)?)
+                Look::Cel(cel?)
             }
             (None, None) if has_rule => {
                 self.wrong(path, "which value of the object? Say it with jsonpath");
                 return None;
             }
-            (None, None) => Look::Exists(rule.exists.unwrap_or(true)),
+            (None, None) => Look::Exists(expect.exists.unwrap_or(true)),
         };
-        let object = expect.object?;
-        self.kind(&path.key("object"), &object.kind);
         Some(Rule::Object {
             object,
             namespace: expect.namespace.unwrap_or_else(|| "default".into()),
@@ -169,42 +169,48 @@ impl Checker<'_> {
     }
 
     fn count(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
-        let numbers = self.needed(path, &expect)?;
+        let numbers = self.needed(path, &expect);
         let kind = expect.count?;
-        let filter = match expect.filter {
-            None => None,
-            Some(text) => Some(self.cel(&path.key("where"), &text, &kind)?),
-        };
         self.kind(&path.key("count"), &kind);
+        let filter = expect
+            .filter
+            .map(|text| self.cel(&path.key("where"), &text, &kind));
         Some(Rule::Count {
             kind,
             namespace: expect.namespace,
             selector: expect.selector,
-            filter,
-            numbers,
+            filter: match filter {
+                None => None,
+                Some(filter) => Some(filter?),
+            },
+            numbers: numbers?,
         })
     }
 
     fn event(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
-        let mut numbers = self.numbers(path, &expect)?;
-        if numbers.is_empty() {
-            numbers.at_least = Some(1.0);
-        }
-        let message = match &expect.message {
-            None => None,
-            Some(text) => Some(self.text(&path.key("message"), text)?),
-        };
+        let numbers = self.numbers(path, &expect);
+        let message = expect
+            .message
+            .as_ref()
+            .map(|text| self.text(&path.key("message"), text));
         if let Some(on) = &expect.on {
             self.kind(&path.key("on"), &on.kind);
         }
         if let Some(since) = &expect.since {
             self.mark(&path.key("since"), since);
         }
+        let mut numbers = numbers?;
+        if numbers.is_empty() {
+            numbers.at_least = Some(1.0);
+        }
         Some(Rule::Event {
             reason: expect.event?,
             on: expect.on,
             namespace: expect.namespace,
-            message,
+            message: match message {
+                None => None,
+                Some(message) => Some(message?),
+            },
             event_type: expect.event_type,
             since: expect.since,
             numbers,
@@ -212,7 +218,7 @@ impl Checker<'_> {
     }
 
     fn metric(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
-        let numbers = self.needed(path, &expect)?;
+        let numbers = self.needed(path, &expect);
         let Some(service) = expect.service else {
             self.wrong(
                 path,
@@ -225,7 +231,7 @@ impl Checker<'_> {
             name: expect.metric?,
             service,
             labels: expect.labels,
-            numbers,
+            numbers: numbers?,
         })
     }
 
@@ -266,7 +272,8 @@ impl Checker<'_> {
     }
 
     fn call(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
-        let numbers = self.needed(path, &expect)?;
+        let numbers = self.needed(path, &expect);
+        self.method(&path.key("call"), expect.call.as_deref());
         let Some(of) = expect.of else {
             self.wrong(path, "whose calls? Say of: scheduler, kubelet-node-0, …");
             return None;
@@ -276,11 +283,10 @@ impl Checker<'_> {
         } else {
             self.caller(&path.key("of"), &of);
         }
-        self.method(&path.key("call"), expect.call.as_deref());
         Some(Rule::Call {
             method: expect.call?,
             of,
-            numbers,
+            numbers: numbers?,
         })
     }
 

@@ -82,6 +82,9 @@ pub(crate) fn check(
         checker.wrong(&root.key("steps"), "a scenario needs at least one step");
     }
     checker.cluster(&root.key("cluster"), &case);
+    if document.is_damaged(&root.key("steps")) {
+        checker.nodes = None;
+    }
     for (index, step) in steps.into_iter().enumerate() {
         let planned = checker.step(&root.key("steps").index(index), step, &case);
         case.steps.extend(planned);
@@ -114,12 +117,20 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
+    /// A problem with a value, unless it may be for what was taken out of it that it is one.
     fn wrong(&mut self, path: &Path, message: impl Into<String>) {
+        if self.document.is_damaged(path) {
+            return;
+        }
         let problem = self.document.problem(path, message);
         self.problems.push(problem);
     }
 
+    /// The same with a key that is out of place beside others, or without them.
     fn wrong_key(&mut self, path: &Path, message: impl Into<String>) {
+        if self.document.is_damaged(&path.parent()) {
+            return;
+        }
         let problem = self.document.key_problem(path, message);
         self.problems.push(problem);
     }

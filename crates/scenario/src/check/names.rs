@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use podplane_testkit::link;
-use serde_json::Value;
 
 use super::{CONTROL_PLANE, Checker};
 use crate::{
     document::Path,
-    format::{Network, plain},
+    format::{Network, Scalar},
     load::services,
     plan::glob,
     problem::{listed, suggestion},
@@ -52,7 +51,7 @@ impl Checker<'_> {
     }
 
     /// Whether a service has a flag and takes the value; `path` is that of all of its flags.
-    pub(super) fn flag(&mut self, path: &Path, service: &str, flag: &str, value: &Value) {
+    pub(super) fn flag(&mut self, path: &Path, service: &str, flag: &str, value: &Scalar) {
         let Some(known) = self.catalog.flags.get(service) else {
             return;
         };
@@ -67,7 +66,7 @@ impl Checker<'_> {
                 &path.key(flag),
                 format!("{service} has no flag {flag:?}{see}"),
             );
-        } else if let Err(message) = (self.catalog.value)(service, flag, &plain(value)) {
+        } else if let Err(message) = (self.catalog.value)(service, flag, &value.to_string()) {
             self.wrong(&path.key(flag), message);
         }
     }
@@ -137,9 +136,13 @@ impl Checker<'_> {
     pub(super) fn process(&mut self, path: &Path, name: &str) {
         let of_nodes = |name: &str| name.starts_with("kubelet-") || name.starts_with("cri-");
         self.names_one_node |= of_nodes(name) && !name.contains("-nodes-");
-        let Some(nodes) = &self.nodes else { return };
-        let of_nodes = nodes
+        if self.nodes.is_none() && (of_nodes(name) || name.contains('*')) {
+            return;
+        }
+        let of_nodes = self
+            .nodes
             .iter()
+            .flatten()
             .flat_map(|node| [format!("kubelet-{node}"), format!("cri-{node}")]);
         // Nodes of ledger mode may share processes.
         let shared = (self.network != Network::Kernel)

@@ -5,7 +5,6 @@ use crate::{
     document::Path,
     format::{
         self, ACTIONS, Command, Deletion, MOST_NODES, Manifest, Network, Ranges, Several, Side,
-        plain,
     },
     plan::{Action, Case, Run, SETTLE, Step, WITHIN, Wait},
     rule::TextRule,
@@ -16,11 +15,20 @@ const KINDS: [&str; 2] = ["kubelet", "cri"];
 
 impl Checker<'_> {
     pub(super) fn step(&mut self, path: &Path, step: format::Step, case: &Case) -> Option<Step> {
+        if let Some(name) = &step.name {
+            self.steps.push(name.clone());
+        }
         let present = self.document.keys(path);
         let actions: Vec<&str> = present
             .into_iter()
             .filter(|key| ACTIONS.contains(key))
             .collect();
+        let is_about_nodes = |action: &&str| ["addNodes", "apply", "run"].contains(action);
+        if self.document.is_damaged_inside(path)
+            && (actions.is_empty() || actions.iter().any(is_about_nodes))
+        {
+            self.nodes = None;
+        }
         if let [first, second, ..] = actions.as_slice() {
             let message = format!(
                 "a step has one action, and this one has {first} before {second}: make {second} a step of its own"
@@ -29,6 +37,9 @@ impl Checker<'_> {
             return None;
         }
         if actions.is_empty() && step.violations.is_empty() {
+            if self.document.is_damaged(&path.key("violations")) {
+                return None;
+            }
             self.wrong(
                 path,
                 format!("a step needs an action: one of {}", ACTIONS.join(", ")),
@@ -36,15 +47,10 @@ impl Checker<'_> {
             return None;
         }
         let action = actions.first().copied().unwrap_or_default().to_owned();
-        if !action.is_empty() && self.document.value_at(&path.key(&action)).is_null() {
-            self.wrong_key(&path.key(&action), format!("{action} says nothing to do"));
-            return None;
-        }
         let title = step
             .name
             .clone()
             .unwrap_or_else(|| self.title(path, &action));
-        self.steps.extend(step.name.clone());
         let violations = step.violations.iter().copied().collect();
         let settle = step.settle.map_or(SETTLE, |settle| settle.0);
         let action = self.action(&path.key(&action), step, case)?;
@@ -120,6 +126,12 @@ impl Checker<'_> {
         } else if let Some(cut) = step.partition {
             self.cut(path, cut)?
         } else if let Some(heal) = step.heal {
+            if heal.node.is_some() && heal.process.is_some() {
+                self.wrong_key(
+                    &path.key("process"),
+                    "what is mended, a node or a process? Name one of them",
+                );
+            }
             if let Some(node) = &heal.node {
                 self.node(&path.key("node"), node);
             }
@@ -322,10 +334,10 @@ impl Checker<'_> {
             if !(RANGES.contains(&flag.as_str()) && service == "ipam-controller") {
                 self.flag(&flags, service, flag, value);
             } else if flag.ends_with("-cidr") || flag.ends_with("-range") {
-                if let Err(message) = plain(value).parse::<Ranges>() {
+                if let Err(message) = value.to_string().parse::<Ranges>() {
                     self.wrong(&flags.key(flag), message);
                 }
-            } else if let Err(message) = (self.catalog.value)(service, flag, &plain(value)) {
+            } else if let Err(message) = (self.catalog.value)(service, flag, &value.to_string()) {
                 self.wrong(&flags.key(flag), message);
             }
         }

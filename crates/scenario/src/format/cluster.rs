@@ -4,10 +4,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use serde_json::Value;
 use serde_untagged::UntaggedEnumVisitor;
 
-use super::{Block, Period, Ranges, Several, scalar::plain};
+use super::{Block, Period, Ranges, Scalar, Several, scalar::plain};
 
 /// The cluster that a scenario is run on. What is not given is as `podplane up` has it, but for the network
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -56,7 +55,7 @@ pub struct Cluster {
     pub wait_for_nodes: Option<bool>,
     /// More flags of services, by service and flag: {controller-manager: {node-monitor-grace-period: 10s}}
     #[serde(default)]
-    pub extra_config: BTreeMap<String, BTreeMap<String, Value>>,
+    pub extra_config: BTreeMap<String, BTreeMap<String, Scalar>>,
     /// What is random in the run is the same for the same seed. Default: a new one each time, which is printed; `--seed` is stronger
     pub seed: Option<u64>,
 }
@@ -69,7 +68,7 @@ pub const MOST_NODES: u32 = 100_000;
 #[schemars(untagged)]
 pub enum Nodes {
     /// So many, called node-0, node-1, …
-    Number(u32),
+    Number(#[schemars(range(max = MOST_NODES))] u32),
     /// These.
     Named(Vec<NodeSpec>),
 }

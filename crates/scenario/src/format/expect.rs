@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use serde_untagged::UntaggedEnumVisitor;
 
-use super::{Command, ObjectRef, scalar::one_of};
+use super::{
+    Command, ObjectRef,
+    scalar::{one_of, required},
+};
 
 /// What must hold: of an object, a count, events, a metric, a ping, a command's output, or calls
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -38,10 +41,10 @@ pub struct Expect {
     /// Whether there must be such an object, or a value at the jsonpath
     pub exists: Option<bool>,
     /// The value that must be there
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "given")]
     pub equals: Option<Value>,
     /// The value that must not be there
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "given")]
     pub not_equals: Option<Value>,
     /// A regular expression that some part of the value must match
     pub matches: Option<String>,
@@ -126,6 +129,7 @@ pub enum Text {
 #[serde(deny_unknown_fields)]
 pub struct TextRules {
     /// All of it, but for white space around
+    #[serde(default, deserialize_with = "given")]
     pub equals: Option<String>,
     /// A part of it
     pub contains: Option<String>,
@@ -219,18 +223,51 @@ impl Subject {
             Self::Call => &["of", "equals", "atLeast", "atMost"],
         }
     }
+
+    /// What else an expectation about it must be like, in the words of a schema.
+    fn needs(self) -> Value {
+        let number = json!({"equals": {"type": "number"}});
+        let numbers = required(&["equals", "atLeast", "atMost"]);
+        match self {
+            Self::Object => {
+                let with_path = ["equals", "notEquals", "matches", "atLeast", "atMost"];
+                let with_path: Map<_, _> = with_path
+                    .map(|key| (key.to_owned(), json!(["jsonpath"])))
+                    .into_iter()
+                    .collect();
+                json!({
+                    "dependentRequired": with_path,
+                    "dependentSchemas": {"cel": {"propertyNames": {"enum": ["object", "namespace", "cel"]}}},
+                })
+            }
+            Self::Event => json!({"properties": number}),
+            Self::Count => json!({"properties": number, "anyOf": numbers}),
+            Self::Metric => {
+                json!({"properties": number, "anyOf": numbers, "required": ["service"]})
+            }
+            Self::Call => json!({"properties": number, "anyOf": numbers, "required": ["of"]}),
+            Self::Ping => json!({
+                "not": {"required": ["answeredBy", "answers"], "properties": {"answers": {"const": false}}},
+            }),
+            Self::Command => json!({}),
+        }
+    }
 }
 
-/// `equals: null` is a value, and no `equals` is none.
-fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(from).map(Some)
+/// `equals: null` is a value or a mistake, and no `equals` is none.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
 fn one_subject(schema: &mut Schema) {
     one_of(schema, &Subject::ALL.map(Subject::key));
-    schema.insert(
-        "dependentRequired".into(),
-        json!({"on": ["event"], "since": ["event"], "where": ["count"], "selector": ["count"], "service": ["metric"],
-            "answeredBy": ["ping"], "answers": ["ping"], "stdout": ["command"], "stderr": ["command"], "exitCode": ["command"], "of": ["call"], "jsonpath": ["object"], "cel": ["object"]}),
-    );
+    let each = Subject::ALL.map(|subject| {
+        let mut keys = vec![subject.key()];
+        keys.extend(subject.companions());
+        let mut of = subject.needs();
+        of["propertyNames"] = json!({"enum": keys});
+        (subject.key().to_owned(), of)
+    });
+    let each: Map<_, _> = each.into_iter().collect();
+    schema.insert("dependentSchemas".into(), each.into());
 }

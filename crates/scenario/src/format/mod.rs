@@ -4,12 +4,14 @@ mod cluster;
 mod expect;
 mod scalar;
 mod step;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-use schemars::{JsonSchema, Schema, json_schema, transform::transform_subschemas};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, transform::transform_subschemas};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use serde_untagged::UntaggedEnumVisitor;
 
 pub(crate) use self::{cluster::word, scalar::plain};
@@ -19,7 +21,7 @@ pub use self::{
         NodeSpec, Nodes,
     },
     expect::{EventType, Expect, Ping, Subject, Text, TextRules},
-    scalar::{Block, ObjectRef, Period, Ranges, Several, Signal, ViolationKind},
+    scalar::{Block, ObjectRef, Period, Ranges, Scalar, Several, Signal, ViolationKind},
     step::{
         ACTIONS, AddNodes, Calls, Code, Command, Cut, Deleted, Deletion, Disk, Heal, Kill,
         Manifest, Node, Pause, Process, Restart, Run, Scale, Side, Step, Wait,
@@ -41,17 +43,31 @@ pub struct Scenario {
     #[serde(default)]
     pub cluster: Cluster,
     /// What is done, one after another. After each the invariants are checked
+    #[schemars(length(min = 1))]
     pub steps: Vec<Step>,
 }
 
 /// Values by name.
-#[derive(Clone, Debug, JsonSchema)]
-#[schemars(untagged)]
+#[derive(Clone, Debug)]
 pub enum Matrix {
     /// Each combination of these is run.
-    Lists(BTreeMap<String, Vec<Value>>),
+    Lists(BTreeMap<String, Vec<Scalar>>),
     /// These combinations are run.
-    Combinations(Vec<BTreeMap<String, Value>>),
+    Combinations(Vec<BTreeMap<String, Scalar>>),
+}
+
+impl JsonSchema for Matrix {
+    fn schema_name() -> Cow<'static, str> {
+        "Matrix".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let value = generator.subschema_for::<Scalar>();
+        json_schema!({"anyOf": [
+            {"type": "object", "additionalProperties": {"type": "array", "items": value, "minItems": 1}},
+            {"type": "array", "items": {"type": "object", "additionalProperties": value}, "minItems": 1},
+        ]})
+    }
 }
 
 impl<'de> Deserialize<'de> for Matrix {
@@ -68,7 +84,7 @@ impl Matrix {
     /// The values of each run.
     pub fn combinations(&self) -> Vec<BTreeMap<String, Value>> {
         let lists = match self {
-            Self::Combinations(each) => return each.clone(),
+            Self::Combinations(each) => return each.iter().map(plain_values).collect(),
             Self::Lists(lists) => lists,
         };
         let mut all = vec![BTreeMap::new()];
@@ -76,7 +92,7 @@ impl Matrix {
             all = all
                 .iter()
                 .flat_map(|base: &BTreeMap<String, Value>| {
-                    values.iter().map(|value| {
+                    values.iter().map(|Scalar(value)| {
                         let mut with = base.clone();
                         with.insert(name.clone(), value.clone());
                         with
@@ -88,6 +104,13 @@ impl Matrix {
     }
 }
 
+fn plain_values(values: &BTreeMap<String, Scalar>) -> BTreeMap<String, Value> {
+    let values = values.iter();
+    values
+        .map(|(name, Scalar(value))| (name.clone(), value.clone()))
+        .collect()
+}
+
 /// Where editors find the schema, wherever a scenario is.
 const SCHEMA: &str =
     "https://raw.githubusercontent.com/podplane/podplane/main/docs/scenario.schema.json";
@@ -97,33 +120,92 @@ pub fn schema() -> Value {
     let mut schema = schemars::schema_for!(Scenario);
     schema.insert("$id".into(), SCHEMA.into());
     schema.insert("title".into(), "podplane scenario".into());
+    without_null(&mut schema);
+    within_range(&mut schema);
     or_reference(&mut schema);
     schema.to_value()
 }
 
+/// A key without a value is a mistake, not one that is left out.
+fn without_null(schema: &mut Schema) {
+    let is_null = |kind: &Value| kind == "null";
+    if let Some(kinds) = schema.get_mut("type").and_then(Value::as_array_mut) {
+        kinds.retain(|kind| !is_null(kind));
+        if let [kind] = kinds.as_slice() {
+            let kind = kind.clone();
+            schema.insert("type".into(), kind);
+        }
+    }
+    if let Some(each) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
+        each.retain(|each| !is_null(&each["type"]));
+        if let [Value::Object(one)] = each.as_slice() {
+            let one = one.clone();
+            schema.remove("anyOf");
+            schema.ensure_object().extend(one);
+        }
+    }
+    if let Some(values) = schema.get_mut("enum").and_then(Value::as_array_mut) {
+        values.retain(|value| !value.is_null());
+    }
+    if schema.get("default").is_some_and(Value::is_null) {
+        schema.remove("default");
+    }
+    transform_subschemas(&mut without_null, schema);
+}
+
+/// Says what whole numbers there are room for; `format` alone is only a note.
+fn within_range(schema: &mut Schema) {
+    let range = match schema.get("format").and_then(Value::as_str) {
+        Some("int32") => Some((json!(i32::MIN), json!(i32::MAX))),
+        Some("uint32") => Some((json!(0), json!(u32::MAX))),
+        Some("uint64") => Some((json!(0), json!(u64::MAX))),
+        _ => None,
+    };
+    if let Some((least, most)) = range {
+        let schema = schema.ensure_object();
+        schema.entry("minimum").or_insert(least);
+        schema.entry("maximum").or_insert(most);
+    }
+    transform_subschemas(&mut within_range, schema);
+}
+
 /// In the place of what is no text there may be a `${…}` of the matrix.
 fn or_reference(schema: &mut Schema) {
-    let is_scalar = |kind: &Value| {
-        ["integer", "number", "boolean"]
-            .iter()
-            .any(|scalar| kind == scalar)
-    };
-    let kind = schema.get("type").cloned().unwrap_or_default();
+    let is_scalar = ["integer", "number", "boolean"]
+        .iter()
+        .any(|scalar| schema.get("type").is_some_and(|kind| kind == scalar));
     let is_const = |schema: &Value| schema.get("const").is_some();
     let each = schema.get("oneOf").and_then(Value::as_array);
     let is_enum =
         schema.get("enum").is_some() || each.is_some_and(|each| each.iter().all(is_const));
-    if !is_enum
-        && !is_scalar(&kind)
-        && !kind
-            .as_array()
-            .is_some_and(|kinds| kinds.iter().any(is_scalar))
-    {
-        return transform_subschemas(&mut or_reference, schema);
+    if !is_enum && !is_scalar {
+        // Keys are no values.
+        let names = schema.remove("propertyNames");
+        transform_subschemas(&mut or_reference, schema);
+        // `schemars` leaves these out.
+        let dependents = schema.get_mut("dependentSchemas");
+        for dependent in dependents
+            .and_then(Value::as_object_mut)
+            .into_iter()
+            .flatten()
+        {
+            if let Ok(dependent) = dependent.1.try_into() {
+                or_reference(dependent);
+            }
+        }
+        if let Some(names) = names {
+            schema.insert("propertyNames".into(), names);
+        }
+        return;
     }
+    // What is no text is all of the reference.
+    let pattern = match is_enum {
+        true => r"\$\{.+\}",
+        false => r"^\$\{[A-Za-z_][A-Za-z0-9_.-]*\}$",
+    };
     let own = std::mem::take(schema);
     let description = own.get("description").cloned();
-    *schema = json_schema!({"anyOf": [own, {"type": "string", "pattern": r"\$\{.+\}"}]});
+    *schema = json_schema!({"anyOf": [own, {"type": "string", "pattern": pattern}]});
     if let Some(description) = description {
         schema.insert("description".into(), description);
     }

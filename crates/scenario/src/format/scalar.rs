@@ -1,9 +1,10 @@
 //! Values that are written as a text.
 
-use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
+use std::{borrow::Cow, fmt, str::FromStr, sync::LazyLock, time::Duration};
 
 use ipnet::IpNet;
 use podplane_ipam::audit::Violation;
+use regex::Regex;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
@@ -11,6 +12,22 @@ use serde::{
 };
 use serde_json::{Value, json};
 use serde_untagged::UntaggedEnumVisitor;
+
+/// A text in which a value of the matrix stands.
+const REFERENCE: &str = r"\$\{";
+
+/// Times, as `humantime` reads them. Numbers are short enough for every unit.
+const TIME: &str = concat!(
+    r"^(0|\s*([0-9]{1,9}\s*(nanos|nsec|ns)\s*|[0-9]{1,9}(\.[0-9]{1,3})?\s*(usec|us|µs|millis|msec|ms|",
+    r"seconds|second|secs|sec|s|minutes|minute|mins|min|m|hours|hour|hrs|hr|h|days|day|d|",
+    r"weeks|week|wks|wk|w|months|month|M|years|year|yrs|yr|y)\s*)+)$"
+);
+
+/// A block of IPv4 addresses, or what looks like one of IPv6 addresses.
+const BLOCK: &str = concat!(
+    r"\s*(((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])){3}/(3[0-2]|[12]?[0-9]))|",
+    r"([0-9A-Fa-f.]*:[0-9A-Fa-f.:]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])))\s*"
+);
 
 /// How long: `200ms`, `20s`, `1m 30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +41,12 @@ impl fmt::Display for Period {
 
 impl<'de> Deserialize<'de> for Period {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        static PATTERN: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new(TIME).expect("a constant pattern"));
         let text = String::deserialize(from)?;
-        humantime::parse_duration(&text).map(Self).map_err(|_| {
+        let read = humantime::parse_duration(&text).ok();
+        let period = read.filter(|_| PATTERN.is_match(&text)).map(Self);
+        period.ok_or_else(|| {
             D::Error::custom(format!(
                 "{text:?} is no time: want one such as 200ms, 20s or 1m 30s"
             ))
@@ -42,7 +63,7 @@ impl JsonSchema for Period {
         json_schema!({
             "type": "string",
             "description": "How long: 200ms, 20s, 1m 30s",
-            "pattern": r"^\s*(\d+\s*[a-z]+\s*)+$|\$\{",
+            "pattern": format!("{TIME}|{REFERENCE}"),
         })
     }
 }
@@ -88,7 +109,7 @@ impl JsonSchema for ObjectRef {
         json_schema!({
             "type": "string",
             "description": "KIND/NAME, such as pod/web-0",
-            "pattern": "^[^/]+/[^/]+$",
+            "pattern": format!("^[^/]+/[^/]+$|{REFERENCE}"),
         })
     }
 }
@@ -107,7 +128,11 @@ impl FromStr for Block {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        text.trim().parse().map(Self).map_err(|_| {
+        static PATTERN: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new(&format!("^{BLOCK}$")).expect("a constant pattern"));
+        let read = text.trim().parse().ok();
+        let block = read.filter(|_| PATTERN.is_match(text)).map(Self);
+        block.ok_or_else(|| {
             format!(
                 "{text:?} is no block of addresses: want one such as 10.244.3.0/24 or fd00:10::/56"
             )
@@ -131,7 +156,7 @@ impl JsonSchema for Block {
         json_schema!({
             "type": "string",
             "description": "A block of addresses: 10.244.3.0/24",
-            "pattern": r"^[0-9A-Fa-f.:]+/\d+$|\$\{",
+            "pattern": format!("^{BLOCK}$|{REFERENCE}"),
         })
     }
 }
@@ -174,7 +199,7 @@ impl JsonSchema for Ranges {
         json_schema!({
             "type": "string",
             "description": "Ranges, one for each address family: 10.244.0.0/16,fd00:10::/56",
-            "pattern": r"^\s*[0-9A-Fa-f.:]+/\d+\s*(,\s*[0-9A-Fa-f.:]+/\d+\s*)*$|\$\{",
+            "pattern": format!("^{BLOCK}(,{BLOCK})*$|{REFERENCE}"),
         })
     }
 }
@@ -190,7 +215,12 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Several<T> {
             .expecting("one, or a list")
             .string(|text| T::deserialize(text.into_deserializer()).map(one))
             .map(|map| map.deserialize().map(one))
-            .seq(|items| items.deserialize().map(Self))
+            .seq(|items| match items.deserialize::<Vec<T>>()? {
+                none if none.is_empty() => {
+                    Err(serde_untagged::de::Error::custom("want at least one"))
+                }
+                items => Ok(Self(items)),
+            })
             .deserialize(from)
     }
 }
@@ -206,7 +236,38 @@ impl<T: JsonSchema> JsonSchema for Several<T> {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let one = generator.subschema_for::<T>();
-        json_schema!({"anyOf": [one, {"type": "array", "items": one}]})
+        json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]})
+    }
+}
+
+/// A text, a number or a boolean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scalar(pub Value);
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&plain(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match Value::deserialize(from)? {
+            other @ (Value::Null | Value::Array(_) | Value::Object(_)) => Err(D::Error::custom(
+                format!("want a text, a number or a boolean, not {other}"),
+            )),
+            scalar => Ok(Self(scalar)),
+        }
+    }
+}
+
+impl JsonSchema for Scalar {
+    fn schema_name() -> Cow<'static, str> {
+        "Scalar".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": ["string", "number", "boolean"]})
     }
 }
 
@@ -283,8 +344,12 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
+/// What is there with each of these properties, for the lists of a schema.
+pub(super) fn required(keys: &[&str]) -> Vec<Value> {
+    keys.iter().map(|key| json!({"required": [key]})).collect()
+}
+
 /// Says in a schema that exactly one of these properties is there.
 pub(super) fn one_of(schema: &mut Schema, keys: &[&str]) {
-    let each: Vec<Value> = keys.iter().map(|key| json!({"required": [key]})).collect();
-    schema.insert("oneOf".into(), each.into());
+    schema.insert("oneOf".into(), required(keys).into());
 }

@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Deserializer, de::IntoDeserializer as _};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value, json};
 use serde_untagged::UntaggedEnumVisitor;
 
 use super::{
-    Block, Expect, MOST_NODES, Network, NodeSpec, ObjectRef, Period, Several, Signal, Text,
-    ViolationKind, scalar::one_of,
+    Block, Expect, MOST_NODES, Network, NodeSpec, ObjectRef, Period, Scalar, Several, Signal, Text,
+    ViolationKind,
+    scalar::{one_of, required},
 };
 
 /// A step: one action, and what the invariant checker must find afterwards
@@ -34,6 +35,7 @@ pub struct Step {
     /// Look again and again until all of it holds at once
     pub wait: Option<Wait>,
     /// All of it must hold now
+    #[schemars(length(min = 1))]
     pub expect: Option<Vec<Expect>>,
     /// Run a command of this machine
     pub run: Option<Run>,
@@ -150,6 +152,7 @@ pub struct Wait {
     /// How long at most. Default: 60s
     pub within: Option<Period>,
     /// What must hold in the end, all at once
+    #[schemars(length(min = 1))]
     pub expect: Vec<Expect>,
     /// Report how long it took under this name. It is only reported, and not judged
     pub timing: Option<String>,
@@ -184,26 +187,7 @@ pub enum Command {
     /// For sh.
     Line(String),
     /// The program and its arguments.
-    Words(#[schemars(with = "Vec<Word>")] Vec<String>),
-}
-
-/// A word of a command line, as YAML has it.
-#[derive(Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "want a text, a number or a boolean")]
-enum Word {
-    Text(String),
-    Number(Number),
-    Boolean(bool),
-}
-
-impl From<Word> for String {
-    fn from(word: Word) -> Self {
-        match word {
-            Word::Text(text) => text,
-            Word::Number(number) => number.to_string(),
-            Word::Boolean(boolean) => boolean.to_string(),
-        }
-    }
+    Words(#[schemars(with = "Vec<Scalar>", length(min = 1))] Vec<String>),
 }
 
 impl<'de> Deserialize<'de> for Command {
@@ -212,8 +196,8 @@ impl<'de> Deserialize<'de> for Command {
             .expecting("a list of the program and its arguments, or a line for sh")
             .string(|line| Ok(Self::Line(line.into())))
             .seq(|words| {
-                let words: Vec<Word> = words.deserialize()?;
-                Ok(Self::Words(words.into_iter().map(Into::into).collect()))
+                let words: Vec<Scalar> = words.deserialize()?;
+                Ok(Self::Words(words.iter().map(Scalar::to_string).collect()))
             })
             .deserialize(from)
     }
@@ -260,6 +244,7 @@ pub struct Node {
 /// A disk.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = node_or_process)]
 pub struct Disk {
     /// That of this node, with all that its kubelet and its CRI server write
     pub node: Option<String>,
@@ -270,6 +255,7 @@ pub struct Disk {
 /// Cutting off.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = node_or_process)]
 pub struct Cut {
     /// The node
     pub node: Option<String>,
@@ -294,6 +280,7 @@ pub enum Side {
 /// Mending.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("not" = {"required": ["node", "process"]}))]
 pub struct Heal {
     /// The node
     pub node: Option<String>,
@@ -304,6 +291,7 @@ pub struct Heal {
 /// What becomes of calls that a service makes.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = one_effect)]
 pub struct Calls {
     /// Who makes them: scheduler, kubelet-node-0, …
     pub of: String,
@@ -379,7 +367,7 @@ pub struct Restart {
     pub service: String,
     /// Its new flags; those that are not named stay. All kubelets have the same, and so have all CRI servers
     #[serde(default)]
-    pub flags: BTreeMap<String, Value>,
+    pub flags: BTreeMap<String, Scalar>,
 }
 
 /// New nodes.
@@ -452,5 +440,24 @@ pub const ACTIONS: [&str; 18] = [
 ];
 
 fn one_action(schema: &mut Schema) {
-    one_of(schema, &ACTIONS);
+    let mut each = required(&ACTIONS);
+    // Without an action only the invariants are checked.
+    each.push(json!({
+        "required": ["violations"],
+        "properties": {"violations": {"minItems": 1}},
+        "not": {"anyOf": each},
+    }));
+    schema.insert("oneOf".into(), each.into());
+}
+
+fn node_or_process(schema: &mut Schema) {
+    one_of(schema, &["node", "process"]);
+}
+
+fn one_effect(schema: &mut Schema) {
+    let clears = json!({"required": ["clear"], "properties": {"clear": {"not": {"const": false}}}});
+    let disturbs = json!({"anyOf": required(&["fail", "delay", "jitter"])});
+    schema.insert("oneOf".into(), json!([clears, disturbs]));
+    let fails = json!({"anyOf": [{"required": ["fail"]}, {"properties": {"afterwards": {"const": false}}}]});
+    schema.insert("dependentSchemas".into(), json!({"afterwards": fails}));
 }
