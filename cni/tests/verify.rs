@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use podplane_cni::verify::{self, Amount, Options, Outcome, Report, Template};
+use podplane_cni::verify::{self, Amount, Options, Outcome, RangeKeys, Report, Template};
+use serde_json::json;
 
 /// What is wrong with host-local 1.1.1, each time it is looked at. `docs/cni.md` tells what each is.
-const ALWAYS: [&str; 7] = [
+const ALWAYS: [&str; 6] = [
     "add-unique",
     "full-disk",
-    "gc-supported",
     "no-crash",
     "range-bounds",
     "result-range",
@@ -46,17 +46,32 @@ fn verify_within(
 ) -> Report {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
-        plugin: plugin.to_owned(),
-        template: Template::host_local("host-local"),
-        directory: dir.path().to_owned(),
         seed,
         amount: Amount::Rounds(rounds),
+        timeout,
+        ..options(plugin, Template::host_local("host-local"), dir.path())
+    };
+    report(options, selected)
+}
+
+fn options(plugin: &Path, template: Template, directory: &Path) -> Options {
+    Options {
+        plugin: plugin.to_owned(),
+        template,
+        directory: directory.to_owned(),
+        seed: 1,
+        amount: Amount::Rounds(1),
         concurrency: 8,
+        range_keys: RangeKeys::Auto,
         cni_version: None,
         netns: None,
-        timeout,
+        timeout: Duration::from_secs(60),
         max_addresses: 256,
-    };
+    }
+}
+
+fn report(options: Options, selected: &dyn Fn(&str) -> bool) -> Report {
+    let seed = options.seed;
     let report = verify::verify(options, selected, &mut |_| {}).unwrap();
     println!(
         "{}: seed {seed}, {} calls, {} kills, {:.1?}",
@@ -228,5 +243,75 @@ fn each_check_can_fail() {
         let selected = |id: &str| id == *check || is_of_all && also.contains(&id);
         let report = verify_within(Duration::from_secs(5), &path, 1, 1, &selected);
         assert!(failed(&report).contains(check), "{check}: {script}");
+    }
+}
+
+/// The plugin of `peers/ipam.py` with these switches, in its configuration's form.
+fn python(switches: &str, rounds: u32, selected: &dyn Fn(&str) -> bool) -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = dir.path().join(format!("ipam{switches}"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/ipam.py");
+    std::os::unix::fs::symlink(script, &plugin).unwrap();
+    let range = match switches {
+        ",pool" => json!({"pool": ["10.0.0.1", "10.0.0.7", "10.0.0.9", "10.9.0.0", "10.9.0.255"]}),
+        ",no-gc" => json!({"subnet": "10.0.0.0/29"}),
+        _ => json!({"ranges": [[{"subnet": "10.0.0.0/29"}]]}),
+    };
+    let mut config = json!({"ipam": range});
+    config["ipam"]["dataDir"] = "set by the test".into();
+    let template = Template::parse(config.to_string().as_bytes()).unwrap();
+    let options = Options {
+        amount: Amount::Rounds(rounds),
+        max_addresses: 16,
+        ..options(&plugin, template, dir.path())
+    };
+    report(options, selected)
+}
+
+#[test]
+fn accuses_no_correct_plugin_whatever_its_habits() {
+    if !support::require(&["python3"]) {
+        return;
+    }
+    // Two sequences of calls at random, each with the GC of some attachments.
+    std::thread::scope(|scope| {
+        for habit in [",pool", ",no-gc", ",late"] {
+            scope.spawn(move || {
+                let report = python(habit, rounds(11, 200), &|_| true);
+                assert_eq!(failed(&report), BTreeSet::new(), "ipam{habit}");
+            });
+        }
+    });
+}
+
+/// A fault of `peers/ipam.py`, and the checks that may say so: the first must.
+const PLANTED: &[(&str, &[&str])] = &[
+    ("shares", &["add-unique"]),
+    ("keeps", &["exhaustion", "random-sequence"]),
+    ("greedy-del", &["del-exact", "add-unique"]),
+    ("strict-del", &["del-idempotent", "del-succeeds"]),
+    ("half-add", &["failed-add-leaves-nothing"]),
+    ("blind-check", &["check-answer"]),
+    ("idle-gc", &["gc-frees-stale"]),
+    ("wild-gc", &["gc-absent-list", "add-unique"]),
+    ("no-lock", &["concurrent-fill", "add-unique"]),
+    ("moves", &["add-repeat", "random-sequence"]),
+];
+
+#[test]
+fn finds_every_planted_fault() {
+    if !support::require(&["python3"]) {
+        return;
+    }
+    for (fault, checks) in PLANTED {
+        // With calls at random, which must not accuse it of anything else.
+        let selected = |id: &str| {
+            let mut every = verify::list().filter(|check| check.is_of_every_answer);
+            id == "random-sequence" || checks.contains(&id) || every.any(|check| check.id == id)
+        };
+        let failed = failed(&python(&format!(",{fault}"), 11, &selected));
+        assert!(failed.contains(checks[0]), "{fault}: {failed:?}");
+        let listed = failed.iter().all(|check| checks.contains(check));
+        assert!(listed, "{fault}: {failed:?}");
     }
 }

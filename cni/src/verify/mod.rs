@@ -43,6 +43,17 @@ pub enum Amount {
     Time(Duration),
 }
 
+/// Keys of host-local's ranges (`ranges`, `rangeStart`, `rangeEnd`, `gateway`) that checks may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RangeKeys {
+    /// Those that the plugin is seen to follow.
+    Auto,
+    /// None; and results are not judged by the configuration's ranges.
+    None,
+    /// All of them, as a plugin must follow that takes host-local's place.
+    HostLocal,
+}
+
 /// What is verified, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -58,6 +69,8 @@ pub struct Options {
     pub amount: Amount,
     /// How many calls at a time.
     pub concurrency: u32,
+    /// The keys of ranges that checks may use.
+    pub range_keys: RangeKeys,
     /// The version of configurations; `None` is the newest that the plugin and we know.
     pub cni_version: Option<Version>,
     /// The `CNI_NETNS`; `None` is a path where nothing is.
@@ -134,6 +147,7 @@ pub fn verify(
     let mut session = Session::new(options)?;
     checks::answers::learn_versions(&mut session)?;
     checks::answers::first_attachment(&session)?;
+    checks::dual::learn_range_keys(&mut session)?;
     let mut checks = Vec::new();
     for check in CHECKS.iter().filter(|check| selected(check.id)) {
         let Some(run) = check.run else { continue };

@@ -83,10 +83,16 @@ pub(super) struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    pub(super) fn new(session: &'a Session, config: Value, data_dir: PathBuf) -> Self {
+    /// `ranges` are those that results are judged by.
+    pub(super) fn new(
+        session: &'a Session,
+        config: Value,
+        data_dir: PathBuf,
+        ranges: Vec<KnownRange>,
+    ) -> Self {
         Self {
             session,
-            ranges: known_ranges(&config),
+            ranges,
             config,
             data_dir,
             ledger: Mutex::default(),
@@ -180,9 +186,8 @@ impl<'a> Network<'a> {
             return Vec::new(); // The form has been complained about.
         };
         let step = self.session.step(exchange);
-        let nets: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
-        for net in &nets {
-            if let Some(objection) = objection(&self.ranges, *net) {
+        for ip in &result.ips {
+            if let Some(objection) = objection(&self.ranges, ip.address, ip.gateway) {
                 self.session.find(
                     "result-range",
                     Severity::Violation,
@@ -192,7 +197,7 @@ impl<'a> Network<'a> {
                 );
             }
         }
-        let addresses: Vec<_> = nets.iter().map(|net| net.addr()).collect();
+        let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address.addr()).collect();
         let mut ledger = self.ledger();
         let before = ledger.live.get(key).map(|held| held.addresses.clone());
         let owner = |ip: &IpAddr| {

@@ -15,10 +15,10 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use serde_json::Value;
 
 use super::{
-    Amount, Finding, Options, Severity, VerifyError, conform,
+    Amount, Finding, Options, RangeKeys, Severity, VerifyError, conform,
     exchange::{Call, End, Exchange, Interruption, Step},
     network::Network,
-    template::with_ranges,
+    template::{SupportedKeys, known_ranges, with_ranges},
 };
 use crate::types::Version;
 
@@ -28,6 +28,8 @@ pub(super) struct Session {
     /// The version of configurations, where a check does not need another.
     pub(super) version: Version,
     pub(super) supported: Vec<String>,
+    /// The keys of ranges that checks may use, beside those of the template.
+    pub(super) range_keys: SupportedKeys,
     log: Mutex<File>,
     findings: Mutex<Vec<Finding>>,
     calls: AtomicU64,
@@ -43,6 +45,7 @@ impl Session {
             options,
             version: Version::V1_0_0,
             supported: Vec::new(),
+            range_keys: SupportedKeys::default(),
             log: Mutex::new(log),
             findings: Mutex::default(),
             calls: AtomicU64::new(0),
@@ -174,18 +177,33 @@ impl Session {
         let data_dir = self.options.directory.join(format!("data-{number}"));
         let template = &self.options.template;
         let config = template.config(&name, &data_dir, version.as_str());
-        Network::new(self, config, data_dir)
+        let is_offered = template.is_authors() && self.options.range_keys != RangeKeys::None;
+        let judged = if is_offered || self.range_keys.sets {
+            known_ranges(&config)
+        } else {
+            Vec::new()
+        };
+        Network::new(self, config, data_dir, judged)
     }
 
-    /// A network with other ranges; `None` if the template's are not of host-local's form.
+    /// A network with other ranges; `None` if the plugin does not take them.
     pub(super) fn network_with(&self, ranges: &Value) -> Option<Network<'_>> {
+        let network = self.range_keys.take(ranges).then(|| self.network())?;
+        let config = with_ranges(&network.config, ranges);
+        let judged = known_ranges(&config);
+        Some(Network::new(
+            self,
+            config,
+            network.data_dir().to_owned(),
+            judged,
+        ))
+    }
+
+    /// A network with other ranges, whose results are not judged by them.
+    pub(super) fn network_to_try(&self, ranges: &Value) -> Network<'_> {
         let network = self.network();
         let config = with_ranges(&network.config, ranges);
-        let data_dir = network.data_dir().to_owned();
-        self.options
-            .template
-            .has_ranges()
-            .then(|| Network::new(self, config, data_dir))
+        Network::new(self, config, network.data_dir().to_owned(), Vec::new())
     }
 
     /// The random numbers of a check, and of a worker in it.

@@ -7,7 +7,10 @@ use serde_json::{Map, Value, json};
 
 /// What configurations are made from.
 #[derive(Debug, Clone)]
-pub struct Template(Value);
+pub struct Template {
+    config: Value,
+    is_authors: bool,
+}
 
 /// The template cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -31,14 +34,45 @@ pub(super) struct KnownRange {
     gateway: Option<IpAddr>,
 }
 
+/// The keys of host-local's ranges that a plugin takes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SupportedKeys {
+    /// `ranges`, with `subnet` in it.
+    pub(super) sets: bool,
+    /// `rangeStart`, `rangeEnd` and `gateway`.
+    pub(super) bounds: bool,
+    /// Several sets, of IPv4 and IPv6.
+    pub(super) families: bool,
+}
+
+impl SupportedKeys {
+    pub(super) const ALL: Self = Self {
+        sets: true,
+        bounds: true,
+        families: true,
+    };
+
+    /// Whether the plugin takes these ranges.
+    pub(super) fn take(self, ranges: &Value) -> bool {
+        let sets: Vec<_> = ranges.as_array().into_iter().flatten().collect();
+        let mut all = sets.iter().filter_map(|set| set.as_array()).flatten();
+        let is_bounded = all.any(|range| range.as_object().is_some_and(|keys| keys.len() > 1));
+        self.sets && (self.bounds || !is_bounded) && (self.families || sets.len() < 2)
+    }
+}
+
 impl Template {
     /// A host-local-like configuration for the plugin of this name, with 13 addresses.
     #[must_use]
     pub fn host_local(plugin: &str) -> Self {
-        Self(json!({
+        let config = json!({
             "type": plugin,
             "ipam": {"type": plugin, "dataDir": "${dataDir}", "ranges": [[{"subnet": "10.89.0.0/28"}]]},
-        }))
+        });
+        Self {
+            config,
+            is_authors: false,
+        }
     }
 
     /// Reads a plugin's configuration. Its name and version are replaced, so is `ipam.dataDir` if there is one, and
@@ -53,23 +87,31 @@ impl Template {
         if ipam.contains_key("dataDir") {
             ipam.insert("dataDir".into(), "${dataDir}".into());
         }
-        Ok(Self(config))
+        Ok(Self {
+            config,
+            is_authors: true,
+        })
     }
 
     /// Whether addresses are kept in a directory that each network has of its own.
     pub(super) fn has_own_directory(&self) -> bool {
-        self.0.to_string().contains("${dataDir}")
+        self.config.to_string().contains("${dataDir}")
+    }
+
+    /// Whether the plugin's author wrote it, rather than this program.
+    pub(super) fn is_authors(&self) -> bool {
+        self.is_authors
     }
 
     /// Whether the ranges are told as host-local is told them, so that others can take their place.
     pub(super) fn has_ranges(&self) -> bool {
-        let ipam = &self.0["ipam"];
+        let ipam = &self.config["ipam"];
         ipam["ranges"].is_array() || ipam["subnet"].is_string()
     }
 
     /// The configuration of a network.
     pub(super) fn config(&self, name: &str, data_dir: &Path, version: &str) -> Value {
-        let mut config = self.0.clone();
+        let mut config = self.config.clone();
         substitute(&mut config, name, &data_dir.to_string_lossy());
         config["name"] = name.into();
         config["cniVersion"] = version.into();
@@ -126,30 +168,41 @@ impl KnownRange {
             subnet,
             start: ip("rangeStart"),
             end: ip("rangeEnd"),
-            gateway: ip("gateway").or_else(|| subnet.hosts().find(|ip| *ip != subnet.network())),
+            gateway: ip("gateway"),
         })
     }
 
-    /// Why the range does not give this address; `None` if it does.
-    fn objection(&self, net: IpNet) -> Option<String> {
+    /// Whether the address is between the start and the end, or in the subnet where these are not
+    /// told.
+    pub(super) fn contains(&self, ip: IpAddr) -> bool {
+        self.subnet.contains(&ip)
+            && self.start.is_none_or(|start| ip >= start)
+            && self.end.is_none_or(|end| ip <= end)
+    }
+
+    /// Why the range does not give this address; `None` if it does. `gateway` is the result's: where
+    /// the configuration does not name a gateway, the plugin chooses.
+    fn objection(&self, net: IpNet, gateway: Option<IpAddr>) -> Option<String> {
         let ip = net.addr();
-        let is_edge = ip == self.subnet.network() || ip.is_ipv4() && ip == self.subnet.broadcast();
+        let subnet = &self.subnet;
+        let has_edges = subnet.max_prefix_len() - subnet.prefix_len() > 1;
+        let is_edge =
+            has_edges && (ip == subnet.network() || ip.is_ipv4() && ip == subnet.broadcast());
         if !self.subnet.contains(&ip) {
             Some(format!("{ip} is outside of the subnet {}", self.subnet))
         } else if self.start.is_some_and(|start| ip < start) {
             Some(format!("{ip} is before the range's start"))
         } else if self.end.is_some_and(|end| ip > end) {
             Some(format!("{ip} is after the range's end"))
-        } else if self.gateway == Some(ip) {
+        } else if self.gateway.or(gateway) == Some(ip) {
             Some(format!("{ip} is the gateway"))
         } else if is_edge && self.start != Some(ip) && self.end != Some(ip) {
             Some(format!(
                 "{ip} is the network's own or its broadcast address"
             ))
-        } else if net.prefix_len() != self.subnet.prefix_len() {
+        } else if ![subnet.prefix_len(), subnet.max_prefix_len()].contains(&net.prefix_len()) {
             Some(format!(
-                "{net} has not the prefix length of {}",
-                self.subnet
+                "{net} has neither the prefix length of {subnet} nor that of one address"
             ))
         } else {
             None
@@ -158,8 +211,13 @@ impl KnownRange {
 }
 
 /// Why none of the ranges gives this address; `None` if one does, or none is known.
-pub(super) fn objection(ranges: &[KnownRange], net: IpNet) -> Option<String> {
-    let mut objections: Vec<_> = ranges.iter().map(|range| range.objection(net)).collect();
+pub(super) fn objection(
+    ranges: &[KnownRange],
+    net: IpNet,
+    gateway: Option<IpAddr>,
+) -> Option<String> {
+    let objections = ranges.iter().map(|range| range.objection(net, gateway));
+    let mut objections: Vec<_> = objections.collect();
     if objections.iter().any(Option::is_none) {
         return None;
     }
@@ -191,12 +249,14 @@ mod tests {
     fn addresses_that_a_range_does_not_give() {
         let config = json!({"ipam": {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.5", "ranges": [[{"subnet": "fd00::/120"}]]}});
         let ranges = known_ranges(&config);
-        let objects = |net: &str| objection(&ranges, net.parse().unwrap()).is_some();
+        let objects = |net: &str| objection(&ranges, net.parse().unwrap(), None).is_some();
         for good in [
             "10.0.0.5/24",
             "10.0.0.254/24",
             "fd00::2/120",
             "fd00::ff/120",
+            "fd00::1/120",
+            "10.0.0.5/32",
         ] {
             assert!(!objects(good), "{good}");
         }
@@ -205,12 +265,13 @@ mod tests {
             "10.0.0.4/24",
             "10.0.0.255/24",
             "10.0.1.0/24",
-            "10.0.0.5/32",
-            "fd00::1/120",
+            "10.0.0.5/25",
             "fd00::/120",
         ] {
             assert!(objects(bad), "{bad}");
         }
-        assert_eq!(objection(&[], "10.0.0.1/8".parse().unwrap()), None);
+        let (net, gateway) = ("10.0.0.5/24".parse().unwrap(), "10.0.0.5".parse().ok());
+        assert!(objection(&ranges, net, gateway).is_some());
+        assert_eq!(objection(&[], net, gateway), None);
     }
 }

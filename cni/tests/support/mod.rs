@@ -49,6 +49,10 @@ pub(crate) fn require(needs: &[&str]) -> bool {
                 Path::new("/usr/sbin/nft").exists(),
                 "apt-get install nftables",
             ),
+            "python3" => (
+                Path::new("/usr/bin/python3").exists(),
+                "apt-get install python3-minimal",
+            ),
             "strace" => (
                 Path::new("/usr/bin/strace").exists(),
                 "apt-get install strace",

@@ -2,7 +2,7 @@
 
 pub(super) mod answers;
 mod collect;
-mod dual;
+pub(super) mod dual;
 mod environment;
 mod junk;
 mod kill;
@@ -23,7 +23,8 @@ fn skipped(why: &str) -> Result<Verdict, VerifyError> {
 }
 
 const ENDLESS: &str = "the range seems to have no end; give one of at most --max-addresses";
-const NOT_HOST_LOCALS: &str = "the configuration's ranges are not told as host-local's are";
+const OTHER_KEYS: &str =
+    "the plugin does not follow the keys of host-local's ranges that this takes; see --range-keys";
 const NO_1_1_0: &str = "the plugin does not support CNI 1.1.0";
 
 type Run = fn(&Session) -> Result<Verdict, VerifyError>;

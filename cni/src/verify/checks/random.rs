@@ -1,7 +1,7 @@
 //! Random sequences of calls, one after the other against a model, and many at a time.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -39,7 +39,7 @@ pub(super) fn sequence(session: &Session) -> Result<Verdict, VerifyError> {
         let mut model = Model {
             network: &network,
             capacity,
-            unknown: BTreeSet::new(),
+            unknown: BTreeMap::new(),
             time: session.time_of_add(&network)?,
             random: &mut random,
         };
@@ -60,8 +60,9 @@ pub(super) fn sequence(session: &Session) -> Result<Verdict, VerifyError> {
 struct Model<'a, 'b> {
     network: &'a Network<'b>,
     capacity: usize,
-    /// Attachments whose ADD or DEL was killed: they may hold an address.
-    unknown: BTreeSet<Key>,
+    /// How many addresses attachments may hold beside those of the ledger, from an ADD or DEL that
+    /// was killed or a GC that need not have freed them. A DEL frees them all.
+    unknown: BTreeMap<Key, usize>,
     time: std::time::Duration,
     random: &'a mut StdRng,
 }
@@ -78,6 +79,10 @@ impl Model<'_, '_> {
             85..93 => self.kill(&key),
             _ => self.gc(),
         }
+    }
+
+    fn may_hold(&mut self, key: Key) {
+        *self.unknown.entry(key).or_default() += 1;
     }
 
     fn add(&mut self, key: &Key) -> Result<(), VerifyError> {
@@ -97,13 +102,16 @@ impl Model<'_, '_> {
             );
         };
         match (&added, &held) {
-            (Added::Given(given), Some(held)) if *given != held.addresses => find(
-                format!("a repeated ADD gives {given:?} after {:?}", held.addresses),
-                "an error, or the same addresses",
-            ),
+            (Added::Given(given), Some(held)) if *given != held.addresses => {
+                find(
+                    format!("a repeated ADD gives {given:?} after {:?}", held.addresses),
+                    "an error, or the same addresses",
+                );
+                self.may_hold(key.clone());
+            }
             // Its own address may be refused to one that is not known to have none.
-            (Added::Refused, None) if !self.unknown.contains(key) => {
-                let may_be_taken = live + self.unknown.len();
+            (Added::Refused, None) if !self.unknown.contains_key(key) => {
+                let may_be_taken = live + self.unknown.values().sum::<usize>();
                 if may_be_taken < self.capacity {
                     find(
                         format!(
@@ -116,9 +124,6 @@ impl Model<'_, '_> {
                 }
             }
             _ => {}
-        }
-        if matches!(added, Added::Given(_)) {
-            self.unknown.remove(key);
         }
         Ok(())
     }
@@ -154,19 +159,14 @@ impl Model<'_, '_> {
         let interruption = moment(self.random, self.network, self.time);
         if self.network.held(key).is_some() {
             let exchange = self.network.del_exchange(key, interruption)?;
-            if exchange.end == End::Interrupted {
-                self.unknown.insert(key.clone());
+            match exchange.end {
+                End::Interrupted => self.may_hold(key.clone()),
+                _ => drop(self.unknown.remove(key)),
             }
         } else {
             let (added, _) = self.network.add_exchange(key, interruption)?;
-            match added {
-                Added::Unknown => {
-                    self.unknown.insert(key.clone());
-                }
-                Added::Given(_) => {
-                    self.unknown.remove(key);
-                }
-                Added::Refused => {}
+            if matches!(added, Added::Unknown) {
+                self.may_hold(key.clone());
             }
         }
         Ok(())
@@ -177,10 +177,13 @@ impl Model<'_, '_> {
             return Ok(());
         }
         let mut valid = self.network.live();
-        valid.retain(|_| self.random.random_bool(0.8));
+        let stale = valid.extract_if(.., |_| !self.random.random_bool(0.8));
+        for key in stale.collect::<Vec<_>>() {
+            // GC should free it, and so what a killed call has left, but only a DEL is sure to.
+            self.may_hold(key);
+        }
         let exchange = self.network.gc(Some(&valid))?;
         if exchange.succeeded() {
-            // What a killed call has left is stale as well, but only a DEL is sure to free it.
             return Ok(());
         }
         let session = self.network.session;

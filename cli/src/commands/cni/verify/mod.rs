@@ -13,7 +13,7 @@ use std::{
 use anyhow::Context as _;
 use podplane_cni::{
     Version,
-    verify::{self, Amount, CheckInfo, Options, Report, Template},
+    verify::{self, Amount, CheckInfo, Options, RangeKeys, Report, Template},
 };
 use tempfile::TempDir;
 
@@ -79,6 +79,10 @@ pub(super) struct Args {
     #[arg(long)]
     list: bool,
 
+    /// Keys of host-local's ranges that checks may use: those that the plugin is seen to follow, none, or all
+    #[arg(long, value_name = "KEYS", value_enum, default_value_t = Keys::Auto)]
+    range_keys: Keys,
+
     /// The cniVersion of configurations. Default: the newest that the plugin supports
     #[arg(long, value_name = "VERSION")]
     cni_version: Option<Version>,
@@ -98,6 +102,27 @@ pub(super) struct Args {
     /// Keep the directory with the plugin's data and with calls.log, which has every call
     #[arg(long)]
     keep: bool,
+}
+
+/// What is known of the plugin's keys for ranges.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Keys {
+    /// Ask the plugin: a key that it does not follow is not used
+    Auto,
+    /// Use none, and do not judge results by the configured ranges
+    None,
+    /// Use ranges, rangeStart, rangeEnd and gateway, for a plugin that takes host-local's place
+    HostLocal,
+}
+
+impl From<Keys> for RangeKeys {
+    fn from(keys: Keys) -> Self {
+        match keys {
+            Keys::Auto => Self::Auto,
+            Keys::None => Self::None,
+            Keys::HostLocal => Self::HostLocal,
+        }
+    }
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -139,6 +164,7 @@ fn verified(args: &Args) -> anyhow::Result<Report> {
             .duration
             .map_or(Amount::Rounds(args.rounds), Amount::Time),
         concurrency: args.concurrency,
+        range_keys: args.range_keys.into(),
         cni_version: args.cni_version,
         netns: args.netns.clone(),
         timeout: args.timeout,
