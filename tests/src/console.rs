@@ -42,24 +42,42 @@ pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<Vec<&'a str>> {
     blocks
 }
 
-/// The steps of a block: each begins with `$ `.
+/// The steps of a block: each begins with `$ `, or with `# ` if the first one does, and goes on
+/// after a `\` at the end of a line and to the end of a here-document.
 ///
 /// # Panics
 ///
 /// If the block begins with something else.
 pub fn steps(lines: &[&str]) -> Vec<Step> {
     let mut steps = Vec::<Step>::new();
+    let is_root = lines.first().is_some_and(|line| line.starts_with("# "));
+    let prompt = if is_root { "# " } else { "$ " };
     for line in lines {
-        match (line.strip_prefix("$ "), steps.last_mut()) {
+        match (line.strip_prefix(prompt), steps.last_mut()) {
             (Some(command), _) => steps.push(Step {
                 command: command.to_owned(),
                 shows: Vec::new(),
             }),
+            (None, Some(step)) if goes_on(&step.command) => {
+                step.command.push('\n');
+                step.command.push_str(line);
+            }
             (None, Some(step)) => step.shows.push((*line).to_owned()),
             (None, None) => panic!("output without a command: {line}"),
         }
     }
     steps
+}
+
+fn goes_on(command: &str) -> bool {
+    let document = command.split_once("<<EOF\n").or_else(|| {
+        let first = command.strip_suffix("<<EOF")?;
+        Some((first, ""))
+    });
+    match document {
+        Some((_, written)) => written.lines().last() != Some("EOF"),
+        None => command.ends_with('\\'),
+    }
 }
 
 /// Whether these lines are what the page shows. `…` in it stands for any text in a line, and as a line for any number of lines.
@@ -114,12 +132,38 @@ impl Session {
     ///
     /// If it cannot be started.
     pub fn start(dir: &Path, path: &str) -> io::Result<Self> {
+        let mut shell = Command::new("bash");
+        shell.current_dir(dir).env("HOME", dir);
+        Self::spawn(shell, path)
+    }
+
+    /// A shell with mounts, processes and a network of its own, which all end with it; /tmp, in
+    /// which it begins, /run, /var/lib and /opt are empty.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started, or the mounts cannot be made.
+    pub fn apart(path: &str) -> io::Result<Self> {
+        let mut shell = Command::new("unshare");
+        shell
+            .args(["--mount", "--net", "--pid", "--fork", "--kill-child"])
+            .args(["--mount-proc", "bash"]);
+        let mut session = Self::spawn(shell, path)?;
+        let places = session.run(
+            "for place in /tmp /run /var/lib /opt; do mount -t tmpfs tmpfs $place || exit 1; done; \
+             ip link set lo up && mkdir /tmp/home && export HOME=/tmp/home && cd /tmp",
+        )?;
+        match places.code {
+            0 => Ok(session),
+            _ => Err(io::Error::other(places.shown)),
+        }
+    }
+
+    fn spawn(mut shell: Command, path: &str) -> io::Result<Self> {
         let (shown, output) = io::pipe()?;
-        let mut shell = Command::new("bash")
+        let mut shell = shell
             .args(["--noprofile", "--norc"])
-            .current_dir(dir)
             .env("PATH", path)
-            .env("HOME", dir)
             .stdin(Stdio::piped())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -194,5 +238,15 @@ mod tests {
         let steps = steps(&blocks[0]);
         assert_eq!((steps[0].command.as_str(), steps[0].shows.len()), ("a", 2));
         assert_eq!((steps[1].command.as_str(), steps[1].shows.len()), ("b", 0));
+    }
+
+    #[test]
+    fn a_command_has_its_here_document_and_the_lines_after_a_backslash() {
+        let lines = ["$ cat > a <<EOF", "1", "EOF", "$ b \\", "  c", "2", "$ d"];
+        let commands = steps(&lines).into_iter().map(|step| step.command);
+        let want = ["cat > a <<EOF\n1\nEOF", "b \\\n  c", "d"];
+        assert_eq!(commands.collect::<Vec<_>>(), want);
+        assert_eq!(steps(&lines)[1].shows, ["2"]);
+        assert_eq!(steps(&["# e", "# f"]).len(), 2, "prompts of root");
     }
 }
