@@ -36,7 +36,19 @@ impl fmt::Debug for Identity {
 #[derive(Debug)]
 pub struct Instance {
     identity: Identity,
-    _lock: File,
+    _lock: Lock,
+}
+
+/// A locked file. Children of other threads that have not executed their program yet have it open
+/// too, so closing it would not be enough.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing unlocks as well, if late.
+        _ = self.0.unlock();
+    }
 }
 
 /// Why a process cannot be an instance of a node.
@@ -180,7 +192,7 @@ impl Identity {
     }
 }
 
-fn lock(dir: &NodeDir, node: &NodeName) -> Result<File, InstanceError> {
+fn lock(dir: &NodeDir, node: &NodeName) -> Result<Lock, InstanceError> {
     let path = dir.kubelet_lock();
     let mut options = OpenOptions::new();
     let opened = options
@@ -215,7 +227,7 @@ fn lock(dir: &NodeDir, node: &NodeName) -> Result<File, InstanceError> {
         writeln!(file, "{}", std::process::id())
     };
     say().map_err(failed("write", &path))?;
-    Ok(file)
+    Ok(Lock(file))
 }
 
 fn failed(step: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> InstanceError {
@@ -242,6 +254,8 @@ mod tests {
         let want = format!("another kubelet (process {pid}) runs node n from ");
         assert!(error.starts_with(&want), "{error}");
         let identity = first.identity().clone();
+        // As in a child that has not executed its program yet.
+        let _inherited = first._lock.0.try_clone().unwrap();
         drop(first);
         let again = Instance::open(&dir, &name).unwrap();
         assert_eq!(*again.identity(), identity);
