@@ -62,38 +62,46 @@ impl Cluster {
         podplane
     }
 
-    /// Pings once between pods on different nodes, if there are such. In ledger mode the command itself says why there is none.
+    /// Pings once between pods on different nodes, if there are such and they have interfaces.
     fn ping(&self, parts: &Parts) -> Result<()> {
-        let pods = self
-            .podplane()
-            .args(["get", "pods", "-o", "json"])
-            .output()
-            .context("list the pods")?;
-        let pods: Value = serde_json::from_slice(&pods.stdout).context("read the list of pods")?;
-        match pair(&pods) {
-            Some([from, to]) => run(self
+        let status = self.shown(&["status", "-o", "json"])?;
+        let pods = self.shown(&["get", "pods", "-o", "json"])?;
+        match pair(&status, &pods) {
+            Ok([from, to]) => run(self
                 .podplane()
                 .args(["ping", from, to, "--count", "1", "--verify"])),
-            None => {
-                parts.note("no ping: there are no two pods with addresses on different nodes");
+            Err(why) => {
+                parts.note(&format!("no ping: {why}"));
                 Ok(())
             }
         }
     }
+
+    fn shown(&self, args: &[&str]) -> Result<Value> {
+        let output = self.podplane().args(args).output();
+        let output = output.with_context(|| format!("run podplane {}", args.join(" ")))?;
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("read the output of podplane {}", args.join(" ")))
+    }
 }
 
-/// Two pods on different nodes.
-fn pair(pods: &Value) -> Option<[&str; 2]> {
-    let mut placed = pods["items"].as_array()?.iter().filter_map(|pod| {
+/// Two pods on different nodes that can send to each other, or why there are none.
+fn pair<'a>(status: &Value, pods: &'a Value) -> Result<[&'a str; 2], &'static str> {
+    const NONE: &str = "there are no two pods with addresses on different nodes";
+    if status["network"]["mode"] == "ledger" {
+        return Err("pods of a cluster in ledger mode have addresses alone, and no interfaces");
+    }
+    let pods = pods["items"].as_array().ok_or(NONE)?;
+    let mut placed = pods.iter().filter_map(|pod| {
         let own_address = pod["spec"]["hostNetwork"] != Value::Bool(true);
         own_address.then_some((
             pod["metadata"]["name"].as_str()?,
             pod["spec"]["nodeName"].as_str()?,
         ))
     });
-    let (from, node) = placed.next()?;
-    let (to, _) = placed.find(|(_, other)| *other != node)?;
-    Some([from, to])
+    let (from, node) = placed.next().ok_or(NONE)?;
+    let (to, _) = placed.find(|(_, other)| *other != node).ok_or(NONE)?;
+    Ok([from, to])
 }
 
 /// The last value of a flag under one of its names, written as clap takes it: `--name VALUE`, `--name=VALUE`, `-n VALUE`,
@@ -118,6 +126,8 @@ fn value_of(flags: &[OsString], names: &[&str]) -> Option<OsString> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn cluster(flags: &str) -> Cluster {
@@ -152,6 +162,16 @@ mod tests {
                 format!("{given} --wait --nodes 3")
             );
         }
+    }
+
+    #[test]
+    fn pings_between_nodes_where_pods_have_interfaces() {
+        let pod = |name: &str, node: &str, own: bool| json!({"metadata": {"name": name}, "spec": {"nodeName": node, "hostNetwork": !own}});
+        let mode = |mode: &str| json!({"network": {"mode": mode}});
+        let pods = json!({"items": [pod("h", "x", false), pod("a", "x", true), pod("b", "x", true), pod("c", "y", true)]});
+        assert_eq!(pair(&mode("kernel"), &pods), Ok(["a", "c"]));
+        assert!(pair(&mode("ledger"), &pods).is_err());
+        assert!(pair(&mode("kernel"), &json!({"items": [pod("a", "x", true)]})).is_err());
     }
 
     #[test]
