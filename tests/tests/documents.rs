@@ -52,7 +52,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "podplane plan --cluster-cidr 10.255.0.0/19",
-        "needs jq, which is no peer",
+        "needs jq, which no test installs",
     ),
     (
         "podplane test tests/scenarios",
