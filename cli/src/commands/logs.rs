@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
+use podplane_api::names;
 use podplane_client::{ApiError, Reason};
 use tonic::{
     body::Body,
@@ -85,11 +86,21 @@ fn request(args: &Args) -> anyhow::Result<http::Request<Body>> {
         .iter()
         .find_map(|kind| pod.strip_prefix(kind))
         .unwrap_or(pod);
+    for (what, name, mistakes) in [
+        ("pod name", pod, names::dns1123_subdomain(pod)),
+        ("namespace", namespace, names::dns1123_label(namespace)),
+    ] {
+        ensure!(
+            mistakes.is_empty(),
+            "invalid {what} {name:?}: {}",
+            mistakes.join("; ")
+        );
+    }
     let tail = tail.map(|lines| format!("&tailLines={lines}"));
     let tail = tail.unwrap_or_default();
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?follow={follow}{tail}");
     let request = http::Request::get(path).body(Body::empty());
-    request.with_context(|| format!("invalid pod name {pod:?} or namespace {namespace:?}"))
+    request.context("ask for the log")
 }
 
 /// The refusal that a `Status` says.
@@ -127,8 +138,15 @@ mod tests {
             let args = Line::parse_from(line.split(' ')).args;
             assert_eq!(request(&args).unwrap().uri(), path);
         }
-        let args = Line::parse_from(["logs", "a b"]).args;
-        assert!(request(&args).is_err());
+        for words in [["logs", "a b"], ["logs", "a?x=b"], ["logs", "a/../b"]] {
+            let refused = request(&Line::parse_from(words).args).unwrap_err();
+            let name = words[1];
+            assert!(
+                refused
+                    .to_string()
+                    .starts_with(&format!("invalid pod name {name:?}: "))
+            );
+        }
     }
 
     #[test]
