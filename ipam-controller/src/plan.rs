@@ -223,10 +223,8 @@ impl Allocator {
     /// are not known yet are left to the watch.
     pub fn take_in(&mut self, records: Vec<Record>) -> Outcome {
         let mut out = Outcome::default();
-        let stored = records
-            .iter()
-            .map(|record| (record.uid.clone(), record.net));
-        let stored: BTreeSet<_> = stored.collect();
+        let stored = records.iter().map(|record| (&*record.uid, record.net));
+        let stored = stored.collect();
         out.look.extend(self.formers.end_holds_without(&stored));
         for record in records {
             let Record {

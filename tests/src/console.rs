@@ -70,13 +70,11 @@ pub fn steps(lines: &[&str]) -> Vec<Step> {
 }
 
 fn goes_on(command: &str) -> bool {
-    let document = command.split_once("<<EOF\n").or_else(|| {
-        let first = command.strip_suffix("<<EOF")?;
-        Some((first, ""))
-    });
-    match document {
-        Some((_, written)) => written.lines().last() != Some("EOF"),
-        None => command.ends_with('\\'),
+    let mut lines = command.lines();
+    let first = lines.next().unwrap_or_default();
+    match first.ends_with("<<EOF") {
+        true => lines.last() != Some("EOF"),
+        false => command.ends_with('\\'),
     }
 }
 

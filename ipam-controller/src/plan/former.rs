@@ -45,16 +45,17 @@ impl Formers {
     /// Ends the holds whose record, by UID and prefix, is not stored any more: somebody else has
     /// released the block. It drains until the server has confirmed that. Returns the names of the
     /// nodes.
-    pub(super) fn end_holds_without(&mut self, stored: &BTreeSet<(String, IpNet)>) -> Vec<String> {
+    pub(super) fn end_holds_without(&mut self, stored: &BTreeSet<(&str, IpNet)>) -> Vec<String> {
         let mut ended = Vec::new();
         for (name, uids) in &mut self.0 {
-            for (uid, nets) in uids {
-                for (net, phase) in nets {
-                    if matches!(phase, Phase::Held(_)) && !stored.contains(&(uid.clone(), *net)) {
-                        *phase = Phase::Draining;
-                        ended.push(name.clone());
-                    }
-                }
+            let of_name = uids.iter_mut();
+            let phases = of_name.flat_map(|(uid, nets)| {
+                let nets = nets.iter_mut();
+                nets.filter(|(net, _)| !stored.contains(&(uid.as_str(), **net)))
+            });
+            for (_, phase) in phases.filter(|(_, phase)| matches!(phase, Phase::Held(_))) {
+                *phase = Phase::Draining;
+                ended.push(name.clone());
             }
         }
         ended
