@@ -168,7 +168,8 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Takes out the value at `path`, or the innermost around it that there is. There is nothing to take the root out of.
+    /// Removes the value at `path`, or the innermost existing value around it. Returns whether one was
+    /// removed; the root never is.
     fn take_out(&mut self, path: &Path) -> bool {
         let is_there = |length: &usize| self.node(&Path(path.0[..*length].to_vec())).is_some();
         let length = (1..=path.0.len()).rev().find(is_there);
