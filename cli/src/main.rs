@@ -125,6 +125,7 @@ fn main() -> ExitCode {
     if let Some(plugin) = called_as().as_deref().and_then(podplane_cni::plugin) {
         return podplane_cni::skel::main(plugin);
     }
+    completion::answer();
     podplane_store::end_process_on_panic();
     let Cli { global, command } = Cli::parse();
     // Of what is written into a data directory, nothing may be changed by others, whatever the user's habit is.

@@ -242,7 +242,7 @@ async fn a_pods_journey_is_one_trace_in_anybodys_collector() -> Result<()> {
     cluster.podplane("delete pod web").ok();
     let shown = cluster.podplane("trace pod web").ok();
     assert!(
-        shown.contains("Running on node-0 with") && shown.contains(": deletion"),
+        shown.contains("Running on node-0 with") && shown.contains("\ndeletion\n"),
         "{shown}"
     );
     let told = cluster.podplane(&format!("trace pod {} -o json", uid_of(&pod)));

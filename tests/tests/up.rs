@@ -340,6 +340,44 @@ async fn a_node_that_appears_again_is_adopted_with_its_new_block() -> Result<()>
     cluster.finish().await
 }
 
+/// Asks a shell with the script of `podplane completion` what it would complete a line with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shell_completes_names_of_the_cluster() -> Result<()> {
+    const COMPLETE: &str = r#"
+        set -e
+        source <(podplane completion bash)
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_TYPE=9
+        _clap_complete_podplane podplane "${@: -1}" "${@: -2:1}"
+        echo "${COMPREPLY[*]}"
+    "#;
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1)).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 2 --wait").ok();
+    let complete = |line: &str| {
+        let path = format!("{}:{}", bin_dir().display(), env!("PATH"));
+        let data_dir = cluster.data_dir();
+        let mut shell = Command::new("bash");
+        shell.args(["-c", COMPLETE, "bash"]).args(line.split(' '));
+        shell.env("PATH", path).env("PODPLANE_DATA_DIR", data_dir);
+        finish(&mut shell).ok().trim().to_owned()
+    };
+    for (line, want) in [
+        ("podplane describe pod w", "web-0 web-1"),
+        ("podplane describe pod/web-1", "pod/web-1"),
+        ("podplane get nodes n", "node-0"),
+        ("podplane get -n kube-system pods w", ""),
+        ("podplane get pods -n kube-s", "kube-system"),
+        ("podplane logs web-0", "web-0"),
+        ("podplane node reboot n", "node-0"),
+        ("podplane desc", "describe"),
+        ("podplane --server 127.0.0.1:1 describe pod w", ""),
+    ] {
+        assert_eq!(complete(line), want, "{line}");
+    }
+    cluster.finish().await
+}
+
 #[test]
 fn help_of_every_command_has_an_example() {
     let help = finish(&mut podplane(["--help"])).ok();

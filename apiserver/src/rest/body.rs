@@ -18,6 +18,9 @@ use crate::error;
 /// As the reference's limit.
 const MAX_BYTES: usize = 3 << 20;
 
+/// So much of a body that is too large is still read: a client that writes on would not see the answer.
+const DISCARDED: usize = 64 << 20;
+
 /// Half as deep as `serde_json` reads JSON: each level takes ten frames of the reader's stack.
 const YAML_DEPTH: usize = 64;
 
@@ -56,10 +59,11 @@ fn document_type(headers: &HeaderMap) -> String {
 }
 
 /// All of a body.
-pub(super) async fn read(body: Body) -> Result<Bytes, Answer> {
-    match Limited::new(body, MAX_BYTES).collect().await {
+pub(super) async fn read(mut body: Body) -> Result<Bytes, Answer> {
+    match Limited::new(&mut body, MAX_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
+            discard(body).await;
             Err(too_large(&format!("limit is {MAX_BYTES}")))
         }
         Err(error) => Err(match late(&*error) {
@@ -70,6 +74,18 @@ pub(super) async fn read(body: Body) -> Result<Bytes, Answer> {
                 &format!("the body of the request ended early: {error}"),
             ),
         }),
+    }
+}
+
+/// Reads on without keeping anything, for a while.
+async fn discard(mut body: Body) {
+    let mut left = DISCARDED;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(length) {
+            Some(rest) => left = rest,
+            None => return,
+        }
     }
 }
 

@@ -104,6 +104,24 @@ async fn events_are_bounded_by_their_number_and_age() {
 }
 
 /// It takes the 30 seconds.
+/// As kubectl does, which reads no answer before it has written all.
+#[tokio::test]
+async fn a_client_that_writes_on_learns_that_it_is_too_much() {
+    const BYTES: usize = 32 << 20;
+    let server = TestServer::start().await;
+    let mut connection = TcpStream::connect(&server.address).await.unwrap();
+    let head = format!(
+        "POST {PODS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {BYTES}\r\n\r\n"
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    connection.write_all(&vec![b' '; BYTES]).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let read = within(connection.read(&mut answer)).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer[..read]);
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_given_up() {
     let server = TestServer::start().await;

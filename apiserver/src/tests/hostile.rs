@@ -291,6 +291,25 @@ async fn times_that_could_not_be_read_again_are_refused() {
         .survives(Method::POST, leases, JSON, lease.to_string())
         .await;
     assert_eq!(code, 400);
+    // Go's years begin with 0, and those of the other wire with 1.
+    let lease =
+        json!({"metadata": {"name": "b"}, "spec": {"renewTime": "0000-05-01T00:00:00.000000Z"}});
+    let code = server
+        .survives(Method::POST, leases, JSON, lease.to_string())
+        .await;
+    assert_eq!(code, 201);
+    let early = json!({"spec": {"acquireTime": "0000-05-01T00:00:00.000000Z"}}).to_string();
+    let lease = format!("{leases}/b");
+    let code = server
+        .survives(Method::PATCH, &lease, "application/merge-patch+json", early)
+        .await;
+    assert_eq!(code, 200);
+    let kept = within(server.rest.get(&lease)).await.unwrap().body["spec"].take();
+    let earliest = "0001-01-01T00:00:00.000000Z";
+    assert_eq!(
+        kept,
+        json!({"acquireTime": earliest, "renewTime": earliest})
+    );
     // Given a grace period that ends after the last time there is, it is deleted sooner.
     let spec = json!({"containers": containers(), "nodeName": "n", "terminationGracePeriodSeconds": i64::MAX});
     let code = server

@@ -1,13 +1,23 @@
-//! `completion`: a script that makes a shell complete podplane's commands and flags.
+//! `completion`: a script that makes a shell complete commands, flags and names.
+//!
+//! The script asks this program for each word, so that names come from the cluster: see [`candidates`].
+
+pub(crate) mod candidates;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::CommandFactory as _;
-use clap_complete::Shell;
+use clap_complete::{CompleteEnv, Shell, env::Shells};
 
 use crate::{Cli, global::Global, output};
 
-/// Print a script that completes commands and flags
+/// The environment variable by which the script asks; its value is the shell.
+const VARIABLE: &str = "PODPLANE_COMPLETE";
+
+/// Print a script that completes commands, flags and the names of objects
+///
+/// Names are those of the cluster that the line means: of --data-dir, --server and --namespace.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane completion bash > ~/.local/share/bash-completion/completions/podplane\n  source <(podplane completion zsh)"
@@ -18,8 +28,22 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
+    let shells = Shells::builtins();
+    let shell = args.shell.to_string();
+    let shell = shells
+        .completer(&shell)
+        .with_context(|| format!("{shell} has no completion by asking a program"))?;
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "podplane", &mut script);
+    shell
+        .write_registration(VARIABLE, "podplane", "podplane", "podplane", &mut script)
+        .context("write the script")?;
     output::bytes(&script)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Answers a shell that asks for candidates, and ends the program then. Call it first.
+pub(crate) fn answer() {
+    CompleteEnv::with_factory(Cli::command)
+        .var(VARIABLE)
+        .complete();
 }

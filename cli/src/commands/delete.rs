@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use podplane_api::{Object, ObjectKey};
 use podplane_client::{Client, DeleteParams, ListParams};
 
-use super::{IN_FLIGHT, NamespaceArgs, Outcome, api, duration, wait};
+use super::{IN_FLIGHT, NamespaceArgs, Outcome, api, completion::candidates, duration, wait};
 use crate::{
     global::{Global, block_on},
     kind::{Kind, Targets, What, with_kind},
@@ -21,11 +21,15 @@ use crate::{
 )]
 pub(crate) struct Args {
     /// A kind, such as pods, or an object, such as pod/web-0
-    #[arg(value_name = "KIND[/NAME]", required_unless_present = "filename")]
+    #[arg(
+        value_name = "KIND[/NAME]",
+        required_unless_present = "filename",
+        add = candidates::kind_and_name(),
+    )]
     what: Option<What>,
 
     /// Names of that kind
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = candidates::of_the_kind_before())]
     names: Vec<String>,
 
     /// The objects of a file, of a directory, or of - for standard input. May be repeated

@@ -11,10 +11,11 @@ use std::{
 use podplane_api::core::Pod;
 use podplane_kubelet::cri::record::Record;
 
-use super::NamespaceArgs;
+use super::{NamespaceArgs, completion::candidates};
 use crate::{
     cluster::{data_dir::DataDir, namespaces, pods},
     global::{Global, block_on},
+    kind::Kind,
     report,
 };
 
@@ -32,6 +33,7 @@ const NOT_EXECUTABLE: u8 = 126;
 )]
 pub(crate) struct Args {
     /// The pod
+    #[arg(add = candidates::of(Kind::Pod))]
     pod: String,
 
     #[command(flatten)]

@@ -7,7 +7,7 @@ use podplane_api::table::Row;
 use podplane_client::{Api, Change, Client, ListParams, reflector};
 use serde_json::{Value, json};
 
-use super::{NamespaceArgs, Outcome, api, blocks};
+use super::{NamespaceArgs, Outcome, api, blocks, completion::candidates};
 use crate::{
     global::{Global, block_on},
     kind::{Kind, Targets, UnknownKind, What, with_kind},
@@ -23,11 +23,11 @@ use crate::{
 )]
 pub(crate) struct Args {
     /// A kind, such as pods, or an object, such as pod/web-0; or blocks
-    #[arg(value_name = "KIND[/NAME]")]
+    #[arg(value_name = "KIND[/NAME]", add = candidates::kind_and_name())]
     what: Subject,
 
     /// Names of that kind, of blocks CIDRs or nodes; none: all
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = candidates::of_the_kind_before())]
     names: Vec<String>,
 
     #[command(flatten)]
@@ -313,6 +313,14 @@ impl Printer {
     fn finish(mut self) -> anyhow::Result<()> {
         if self.watch {
             return Ok(());
+        }
+        let tables = self.table.iter();
+        let left_out: Vec<_> = tables.flat_map(|(_, table)| table.left_out()).collect();
+        if !left_out.is_empty() {
+            anstream::eprintln!(
+                "not shown, for want of room: {}; -o yaml has all",
+                left_out.join(", ")
+            );
         }
         match self.format {
             None | Some(Format::Wide) if self.table.is_none() && !self.single => {

@@ -12,9 +12,10 @@ use tonic::{
     codegen::{Service as _, http},
 };
 
-use super::NamespaceArgs;
+use super::{NamespaceArgs, completion::candidates};
 use crate::{
     global::{Global, block_on},
+    kind::Kind,
     output,
 };
 
@@ -27,7 +28,7 @@ use crate::{
 )]
 pub(crate) struct Args {
     /// The pod's name, also as pod/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = candidates::of(Kind::Pod))]
     pod: String,
 
     #[command(flatten)]

@@ -38,7 +38,7 @@ use std::{path::PathBuf, process::ExitCode, str::FromStr as _, time::Duration};
 use podplane_api::{Object, Scope};
 use podplane_client::{Api, Client};
 
-use crate::report;
+use crate::{kind::Kind, report};
 
 /// Which namespace a command is about.
 #[derive(Debug, clap::Args)]
@@ -49,7 +49,8 @@ pub(crate) struct NamespaceArgs {
         long,
         env = "PODPLANE_NAMESPACE",
         value_name = "NAMESPACE",
-        default_value = "default"
+        default_value = "default",
+        add = completion::candidates::of(Kind::Namespace)
     )]
     pub(crate) namespace: String,
 }

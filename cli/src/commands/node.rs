@@ -11,7 +11,7 @@ use podplane_proto::cluster::{
 };
 use tonic::{Status, transport::Channel};
 
-use super::{forget, node_run, reset_bridge};
+use super::{completion::candidates, forget, node_run, reset_bridge};
 use crate::{
     cluster::{
         control,
@@ -20,6 +20,7 @@ use crate::{
         settings::{Network, name_of},
     },
     global::{Global, block_on},
+    kind::Kind,
     output,
 };
 
@@ -57,27 +58,28 @@ enum Change {
     #[command(after_help = "Example:\n  podplane node remove node-2")]
     Remove {
         /// The node's name
+        #[arg(add = candidates::of(Kind::Node))]
         name: String,
     },
     /// Let nodes go through a power cycle: their processes are killed, their network namespaces and sandboxes are gone, their files stay, and all is started again
     #[command(after_help = "Example:\n  podplane node reboot node-1 node-2")]
     Reboot {
         /// The nodes' names
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
         names: Vec<String>,
     },
     /// Cut nodes' uplinks to the other nodes, as if cables were pulled; their kubelets reach the API server as before. Kernel mode only
     #[command(after_help = "Example:\n  podplane node disconnect node-1")]
     Disconnect {
         /// The nodes' names
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
         names: Vec<String>,
     },
     /// Mend the uplinks of nodes that were disconnected
     #[command(after_help = "Example:\n  podplane node connect node-1")]
     Connect {
         /// The nodes' names
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
         names: Vec<String>,
     },
     Forget(forget::Args),

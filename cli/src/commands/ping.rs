@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use podplane_api::{Object as _, core::Pod};
 use podplane_client::{Client, ListParams};
 
-use super::{NamespaceArgs, duration};
+use super::{NamespaceArgs, completion::candidates, duration};
 use crate::{
     cluster::{
         data_dir::DataDir,
@@ -20,6 +20,7 @@ use crate::{
         pods,
     },
     global::{Global, block_on},
+    kind::Kind,
     output,
     report::Unusable,
 };
@@ -33,11 +34,11 @@ use crate::{
 )]
 pub(crate) struct Args {
     /// The pod that asks
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = candidates::of(Kind::Pod))]
     source: String,
 
     /// Who is asked: a pod, NAMESPACE/POD, or an address
-    #[arg(value_name = "POD|IP")]
+    #[arg(value_name = "POD|IP", add = candidates::of(Kind::Pod))]
     target: String,
 
     #[command(flatten)]

@@ -16,9 +16,10 @@ use podplane_api::{
 };
 use podplane_client::{Api, Cache, ListParams};
 
-use super::{IN_FLIGHT, NamespaceArgs, Outcome, duration, wait};
+use super::{IN_FLIGHT, NamespaceArgs, Outcome, completion::candidates, duration, wait};
 use crate::{
     global::{Global, block_on},
+    kind::Kind,
     output,
 };
 
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     host_network: bool,
 
     /// On this node, past the scheduler (spec.nodeName). Default: where the scheduler puts it
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", add = candidates::of(Kind::Node))]
     node: Option<String>,
 
     /// What the container would run

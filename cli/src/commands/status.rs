@@ -146,6 +146,10 @@ fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
         "Network:         {} ({})",
         status.network, status.network_reason
     ))?;
+    output::line(format_args!(
+        "Logs:            {}",
+        dir.log("SERVICE").display()
+    ))?;
     output::line("")?;
     let row = |service: &ServiceStatus| {
         vec![
@@ -154,12 +158,14 @@ fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
                 .pid
                 .map_or_else(|| "restarting".into(), |pid| pid.to_string()),
             service.restarts.to_string(),
-            service.address.clone(),
-            service.http_address.clone(),
-            service.log.clone(),
+            // A socket of a node stands below.
+            match service.address.starts_with("unix:") {
+                true => service.http_address.clone(),
+                false => service.address.clone(),
+            },
         ]
     };
-    let mut table = Table::new(vec!["SERVICE", "PID", "RESTARTS", "ADDRESS", "HTTP", "LOG"]);
+    let mut table = Table::new(vec!["SERVICE", "PID", "RESTARTS", "ADDRESS"]);
     output::line(table.rows(status.services.iter().map(row)))?;
     output::line("")?;
     let row = |node: &String| {

@@ -15,9 +15,10 @@ use podplane_telemetry::trace::{Journey, Seen, attribute, waterfall};
 use serde::Serialize;
 use serde_json::json;
 
-use super::NamespaceArgs;
+use super::{NamespaceArgs, completion::candidates};
 use crate::{
     global::{Global, block_on},
+    kind::Kind,
     output,
 };
 
@@ -56,7 +57,7 @@ enum Of {
 #[derive(Debug, clap::Args)]
 struct Pod {
     /// The pod's name, also of one that is gone, or its UID
-    #[arg(value_name = "NAME|UID")]
+    #[arg(value_name = "NAME|UID", add = candidates::of(Kind::Pod))]
     pod: String,
 
     #[command(flatten)]
@@ -143,7 +144,7 @@ fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
     if let Some(creation) = creation {
         let trace = Trace::try_from(creation)?;
         output::text(format_args!(
-            "\ntrace {}: {}",
+            "\ntrace {}\n{}",
             trace.trace_id,
             trace.journey()
         ))?;
@@ -151,7 +152,7 @@ fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
     }
     if let Some(deletion) = deletion {
         let trace = Trace::try_from(deletion)?;
-        output::text(format_args!("\ntrace {}: deletion", trace.trace_id))?;
+        output::text(format_args!("\ntrace {}\ndeletion", trace.trace_id))?;
         trace.print(width)?;
     }
     Ok(())

@@ -65,15 +65,20 @@ impl Sheet {
             if !rows.is_empty() {
                 let mut table = Table::new(columns.to_vec()).indented(2 * sheet.indent);
                 let text = table.rows(rows);
-                text.lines().for_each(|line| sheet.text(line));
+                text.lines().for_each(|line| sheet.printable(line.into()));
             }
         });
     }
 
     fn text(&mut self, text: &str) {
+        self.printable(printable::line(text).into_owned());
+    }
+
+    /// A line that does not drive the terminal but for its own colours.
+    fn printable(&mut self, text: String) {
         self.lines.push(Line::Text {
             indent: self.indent,
-            text: printable::line(text).into_owned(),
+            text,
         });
     }
 

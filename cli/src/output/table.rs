@@ -1,26 +1,59 @@
 //! Tables as kubectl's: no borders, three spaces between columns, one line for each row.
+//!
+//! For a terminal that is too narrow, columns of [`EXPENDABLE`] are left out, and then text goes on in further lines;
+//! a name or an address is broken only where nothing else helps. On a terminal, states have colours.
 
+use anstyle::{AnsiColor, Style};
 use comfy_table::{ColumnConstraint, ContentArrangement, TableStyle, Width};
-use podplane_api::printable;
+use podplane_api::{printable, table::NONE};
 
 /// The space between columns.
 const GAP: u16 = 3;
 
+/// Columns that a narrow terminal does without; the first goes first.
+const EXPENDABLE: [&str; 13] = [
+    "READINESS GATES",
+    "NOMINATED NODE",
+    "CONTAINER-RUNTIME",
+    "KERNEL-VERSION",
+    "OS-IMAGE",
+    "EXTERNAL-IP",
+    "SELECTOR",
+    "CONTAINERS",
+    "Heartbeat",
+    "ROLES",
+    "VERSION",
+    "INTERNAL-IP",
+    "RESTARTS",
+];
+
 /// A table that may be printed piece by piece, as a watch does. A column never gets narrower.
 #[derive(Debug)]
 pub(crate) struct Table {
-    header: Option<Vec<&'static str>>,
-    widths: Vec<u16>,
-    /// The columns of the terminal, if it is one. Cells of a wider table go on in a second line.
+    columns: Vec<Column>,
+    is_begun: bool,
+    /// The columns of the terminal, if it is one.
     limit: Option<u16>,
+}
+
+#[derive(Debug)]
+struct Column {
+    name: &'static str,
+    width: u16,
+    is_left_out: bool,
 }
 
 impl Table {
     /// A table with these columns. The header comes with the first rows.
     pub(crate) fn new(columns: Vec<&'static str>) -> Self {
+        let column = |name| Column {
+            name,
+            width: 0,
+            is_left_out: false,
+        };
         Self {
-            widths: vec![0; columns.len()],
-            header: Some(columns),
+            columns: columns.into_iter().map(column).collect(),
+            is_begun: false,
             limit: super::terminal_width(),
         }
     }
@@ -32,49 +65,154 @@ impl Table {
         Self { limit, ..self }
     }
 
+    /// The columns that were left out because the terminal is narrow.
+    pub(crate) fn left_out(&self) -> Vec<&'static str> {
+        let columns = self.columns.iter().filter(|column| column.is_left_out);
+        columns.map(|column| column.name).collect()
+    }
+
     /// The next rows as text, without a newline at the end. What a server says does not drive the terminal.
     pub(crate) fn rows(&mut self, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+        let printed = |cell: &String| printable::line(cell).into_owned();
+        let rows = rows.into_iter();
+        let mut rows: Vec<Vec<_>> = rows.map(|row| row.iter().map(printed).collect()).collect();
+        let header = (!self.is_begun).then(|| {
+            self.leave_columns_out(&rows);
+            self.is_begun = true;
+            let names = self.columns.iter().map(|column| column.name.to_owned());
+            names.collect()
+        });
+        rows.splice(0..0, header);
+        for row in &mut rows {
+            let mut columns = self.columns.iter();
+            row.retain(|_| columns.next().is_none_or(|column| !column.is_left_out));
+        }
+        self.lines(rows).join("\n")
+    }
+
+    /// Leaves columns out until each word has room, those first that say nothing.
+    fn leave_columns_out(&mut self, rows: &[Vec<String>]) {
+        let Some(limit) = self.limit else { return };
+        let position = |name: &&str| self.columns.iter().position(|column| column.name == *name);
+        let expendable = EXPENDABLE.iter().filter_map(position);
+        let (empty, others): (Vec<_>, Vec<_>) =
+            expendable.partition(|index| rows.iter().all(|row| row[*index] == NONE));
+        for index in empty.into_iter().chain(others) {
+            let kept = self.columns.iter().enumerate();
+            let kept = kept.filter(|(_, column)| !column.is_left_out);
+            let cells = |index: usize| rows.iter().map(move |row| row[index].as_str());
+            let widths =
+                kept.map(|(index, column)| longest_word(cells(index).chain([column.name])));
+            if total(widths) <= limit {
+                return;
+            }
+            self.columns[index].is_left_out = true;
+        }
+    }
+
+    /// The rows, whose cells are those of the columns that are kept, laid out.
+    fn lines(&mut self, rows: Vec<Vec<String>>) -> Vec<String> {
         let mut table = comfy_table::Table::new();
         table.load_style(TableStyle::default());
-        for row in self
-            .header
-            .take()
-            .map(|header| header.into_iter().map(str::to_owned).collect())
-            .into_iter()
-            .chain(rows)
-        {
-            let row: Vec<String> = row;
-            table.add_row(row.iter().map(|cell| printable::line(cell).into_owned()));
+        for row in &rows {
+            table.add_row(row);
         }
-        let widths = table.column_max_content_widths();
-        for (kept, width) in self.widths.iter_mut().zip(widths) {
-            *kept = width.max(*kept);
+        let mut kept: Vec<_> = self
+            .columns
+            .iter_mut()
+            .filter(|column| !column.is_left_out)
+            .collect();
+        for (column, width) in kept.iter_mut().zip(table.column_max_content_widths()) {
+            column.width = width.max(column.width);
         }
         table.discover_columns();
-        // The last column has no space after it.
-        let full = self.widths.iter().map(|width| width.saturating_add(GAP));
-        let full = full.fold(0, u16::saturating_add).saturating_sub(GAP);
-        let is_too_wide = self.limit.filter(|limit| full > *limit);
-        if let Some(limit) = is_too_wide {
+        let is_too_wide = |limit: &u16| total(kept.iter().map(|column| column.width)) > *limit;
+        let limit = self.limit.filter(is_too_wide);
+        let words: Vec<_> = (0..kept.len())
+            .map(|index| {
+                longest_word(
+                    rows.iter()
+                        .filter_map(|row| row.get(index))
+                        .map(String::as_str),
+                )
+            })
+            .collect();
+        let mut boundaries: Vec<_> = kept.iter().map(|column| column.width).collect();
+        if let Some(limit) = limit {
             table.set_content_arrangement(ContentArrangement::Dynamic);
             table.set_width(limit.saturating_add(GAP));
+            boundaries = match total(words.iter().copied()) <= limit {
+                true => words,
+                false => vec![0; kept.len()],
+            };
         }
-        for (column, width) in table.column_iter_mut().zip(&self.widths) {
+        for (column, boundary) in table.column_iter_mut().zip(boundaries) {
             column.set_padding((0, GAP));
-            if is_too_wide.is_some() {
-                continue;
-            }
             // A boundary is of the whole column, padding included.
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(
-                width.saturating_add(GAP),
-            )));
+            let width = Width::Fixed(boundary.saturating_add(GAP));
+            column.set_constraint(ColumnConstraint::LowerBoundary(width));
         }
-        let lines: Vec<_> = table
-            .lines()
-            .map(|line| line.trim_end().to_owned())
-            .collect();
-        lines.join("\n")
+        let lines = table.lines().map(|line| line.trim_end().to_owned());
+        if self.limit.is_none() {
+            return lines.collect();
+        }
+        let mut place = 0;
+        let mut states = Vec::new();
+        for column in kept {
+            states.push((place, column.name));
+            place += usize::from(column.width.saturating_add(GAP));
+        }
+        lines.map(|line| with_colours(line, &states)).collect()
     }
+}
+
+/// The width of columns with the space between them; the last one has none after it.
+fn total(widths: impl Iterator<Item = u16>) -> u16 {
+    let full = widths.map(|width| width.saturating_add(GAP));
+    full.fold(0, u16::saturating_add).saturating_sub(GAP)
+}
+
+fn longest_word<'a>(cells: impl Iterator<Item = &'a str>) -> u16 {
+    let words = cells.flat_map(str::split_whitespace);
+    let longest = words.map(|word| word.chars().count()).max();
+    u16::try_from(longest.unwrap_or_default()).unwrap_or(u16::MAX)
+}
+
+/// A line with the colours of the states in it. A column begins at its place unless one before it was narrowed; then the line
+/// stays as it is.
+fn with_colours(line: String, columns: &[(usize, &str)]) -> String {
+    let gap = " ".repeat(usize::from(GAP));
+    for (place, column) in columns.iter().rev() {
+        let Some((before, rest)) = line.split_at_checked(*place) else {
+            continue;
+        };
+        let (cell, after) = rest.split_at(rest.find(&gap).unwrap_or(rest.len()));
+        let is_cell = before.is_empty() || before.ends_with(&gap);
+        if let Some(style) = style(column, cell).filter(|_| is_cell) {
+            return format!("{before}{style}{cell}{style:#}{after}");
+        }
+    }
+    line
+}
+
+/// The colour of a state, in a column that has states.
+fn style(column: &str, cell: &str) -> Option<Style> {
+    let column = column.to_uppercase();
+    let colour = match cell {
+        "Warning" if column == "TYPE" => AnsiColor::Yellow,
+        _ if !["STATUS", "PHASE", "RESULT", "SEVERITY"].contains(&column.as_str()) => return None,
+        "Running" | "Ready" | "Active" | "Succeeded" | "Completed" | "passed" => AnsiColor::Green,
+        "Pending"
+        | "ContainerCreating"
+        | "Terminating"
+        | "Ready,SchedulingDisabled"
+        | "warning" => AnsiColor::Yellow,
+        "NotReady" | "Failed" | "Error" | "error" | "failed" => AnsiColor::Red,
+        // Why a pod failed.
+        reason if reason.starts_with("OutOf") || reason.ends_with("Error") => AnsiColor::Red,
+        _ => return None,
+    };
+    Some(colour.on_default())
 }
 
 #[cfg(test)]
@@ -111,6 +249,42 @@ mod tests {
         assert!(
             text.lines().all(|line| line.chars().count() <= 30),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_does_without_some_columns_and_breaks_no_word() {
+        let columns = [
+            "NAME",
+            "STATUS",
+            "VERSION",
+            "EXTERNAL-IP",
+            "OS-IMAGE",
+            "POD-CIDR",
+        ];
+        let mut table = Table::new(columns.into());
+        table.limit = Some(44);
+        let row = ["node-0", "Ready", "v1", NONE, "podplane", "10.244.0.0/24"];
+        let text = table.rows([row.map(str::to_owned).into()]);
+        assert_eq!(
+            text,
+            "NAME     STATUS   VERSION   POD-CIDR\n\
+             node-0   \u{1b}[32mReady\u{1b}[0m    v1        10.244.0.0/24"
+        );
+        assert_eq!(table.left_out(), ["EXTERNAL-IP", "OS-IMAGE"]);
+        // What comes later, as in a watch, has the same columns.
+        let row = [
+            "node-10",
+            "NotReady",
+            "v1",
+            NONE,
+            "podplane",
+            "10.244.1.0/24",
+        ];
+        let text = table.rows([row.map(str::to_owned).into()]);
+        assert_eq!(
+            text,
+            "node-10   \u{1b}[31mNotReady\u{1b}[0m   v1        10.244.1.0/24"
         );
     }
 

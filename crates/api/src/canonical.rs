@@ -1,7 +1,7 @@
 //! Documents as Go's types would have them: what clients compare with what they sent.
 //!
 //! Go leaves out an empty list or map of an optional field (`omitempty`), which our types keep.
-//! Go's times last until the end of the year 9999; [`jiff`]'s end 26 hours before it.
+//! Go's times are of the years 0 to 9999; those of protobuf begin with the year 1, and [`jiff`]'s end 26 hours before the end.
 
 use jiff::{Timestamp, fmt::temporal::Pieces};
 use serde_json::Value;
@@ -14,11 +14,17 @@ const TIMES: [&str; 2] = [
     "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime",
 ];
 
+/// The first second of a timestamp of protobuf.
+const EARLIEST: &str = "0001-01-01T00:00:00Z";
+
+/// [`EARLIEST`] in seconds since 1970.
+const EARLIEST_SECOND: i64 = -62_135_596_800;
+
 /// The last second of a [`Timestamp`].
 const LATEST: &str = "9999-12-30T22:00:00Z";
 
-/// Leaves out empty lists and maps of optional fields, and brings times of the last hours of the
-/// year 9999 forward to the latest one that can be kept. Returns a warning for each such time.
+/// Leaves out empty lists and maps of optional fields, and moves times of the year 0 and of the last hours of the
+/// year 9999 to the nearest one that can be kept. Returns a warning for each such time.
 pub fn canonicalize(ty: Type, document: &mut Value) -> Vec<String> {
     let mut pass = Pass::default();
     pass.value(ty, document);
@@ -54,13 +60,15 @@ impl Pass {
                     self.at(&format!("[{index}]"), list.items(), item);
                 }
             }
-            (Kind::Scalar, Value::String(text)) if is_time(ty) && is_too_late(text) => {
-                let path = self.path.concat();
-                let path = path.trim_start_matches('.');
-                self.warnings.push(format!(
-                    "{path}: the time {text:?} is kept as {LATEST:?}, the latest that can be"
-                ));
-                LATEST.clone_into(text);
+            (Kind::Scalar, Value::String(text)) if is_time(ty) => {
+                if let Some((kept, which)) = nearest(text) {
+                    let path = self.path.concat();
+                    let path = path.trim_start_matches('.');
+                    self.warnings.push(format!(
+                        "{path}: the time {text:?} is kept as {kept:?}, the {which} that can be"
+                    ));
+                    kept.clone_into(text);
+                }
             }
             _ => {}
         }
@@ -88,12 +96,23 @@ fn is_time(ty: Type) -> bool {
     ty.definition().is_some_and(|name| TIMES.contains(&name))
 }
 
-fn is_too_late(text: &str) -> bool {
-    let is_of_last_year = |pieces: Pieces<'_>| {
-        let is_whole = pieces.time().is_some() && pieces.offset().is_some();
-        is_whole && pieces.date().year() == 9999
-    };
-    text.parse::<Timestamp>().is_err() && Pieces::parse(text).is_ok_and(is_of_last_year)
+/// What is kept of a time that Go has and we have not, and which one that is.
+fn nearest(text: &str) -> Option<(&'static str, &'static str)> {
+    match text.parse::<Timestamp>() {
+        // A year before 0 has a sign.
+        Ok(time) => {
+            let is_early = time.as_second() < EARLIEST_SECOND && !text.starts_with('-');
+            is_early.then_some((EARLIEST, "earliest"))
+        }
+        Err(_) => {
+            let is_of_last_year = |pieces: Pieces<'_>| {
+                let is_whole = pieces.time().is_some() && pieces.offset().is_some();
+                is_whole && pieces.date().year() == 9999
+            };
+            let is_late = Pieces::parse(text).is_ok_and(is_of_last_year);
+            is_late.then_some((LATEST, "latest"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -124,8 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn keeps_times_of_the_end_of_9999_as_the_latest() {
+    fn keeps_times_outside_as_the_nearest() {
         for (text, kept) in [
+            ("0000-05-01T00:00:00Z", EARLIEST),
+            ("0001-01-01T00:00:00+14:00", EARLIEST),
+            ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"),
+            ("-000001-05-01T00:00:00Z", "-000001-05-01T00:00:00Z"),
             ("9999-12-31T23:59:59Z", LATEST),
             ("9999-12-31T23:59:59.999999+14:00", LATEST),
             ("9999-12-30T22:00:00Z", "9999-12-30T22:00:00Z"),
@@ -142,5 +165,7 @@ mod tests {
             assert_eq!(warnings.len(), if text == kept { 0 } else { 2 }, "{text}");
         }
         assert!(LATEST.parse::<Timestamp>().is_ok());
+        let earliest: Timestamp = EARLIEST.parse().unwrap();
+        assert_eq!(earliest.as_second(), EARLIEST_SECOND);
     }
 }

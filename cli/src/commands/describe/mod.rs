@@ -14,7 +14,7 @@ use podplane_api::{
 };
 use podplane_client::{Client, ListParams};
 
-use super::{NamespaceArgs, Outcome, api};
+use super::{NamespaceArgs, Outcome, api, completion::candidates};
 use crate::{
     global::{Global, block_on},
     kind::{Kind, Targets, What},
@@ -29,11 +29,11 @@ use crate::{
 )]
 pub(crate) struct Args {
     /// pod, node, or an object of these such as pod/web-0
-    #[arg(value_name = "KIND[/NAME]")]
+    #[arg(value_name = "KIND[/NAME]", add = candidates::kind_and_name())]
     what: What,
 
     /// Names; none: all
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = candidates::of_the_kind_before())]
     names: Vec<String>,
 
     #[command(flatten)]

@@ -155,7 +155,23 @@ fn failed(mut seen: Seen, why: &str) -> Seen {
 }
 
 fn shown(spans: &[Seen]) -> String {
-    waterfall::lines(spans, 100).join("\n")
+    waterfall::lines(spans, 101).join("\n")
+}
+
+#[test]
+fn what_has_no_room_beside_a_step_stands_below_it() {
+    let name = "a-step-with-a-long-name-of-its-own";
+    let node = "node-with-a-long-name";
+    let note = "containerd-net";
+    let spans = [with(
+        with(step(1, 0, name, "kubelet", 0, 10), attribute::NODE, node),
+        attribute::NETWORK,
+        note,
+    )];
+    let lines = waterfall::lines(&spans, 80);
+    assert!(lines[1].starts_with(name), "{lines:?}");
+    assert_eq!(lines[2], format!("{:34}  {note}", ""));
+    assert_eq!(waterfall::lines(&spans, 120).len(), 2);
 }
 
 #[test]
@@ -210,7 +226,8 @@ fn what_failed_alike_is_one_line() {
 STEP            PROCESS    0                              100 ms       TOOK
 create          apiserver  ▕▏                                  ▏    1.0 ms
 ├─ queue ×3     scheduler  ▕███████████████████████████████████▏   96.0 ms
-├─ schedule ×2  scheduler  ▕ ▏                ▏                ▏    2.0 ms  failed: 0/1 nodes are available: 1 Insufficient pod IPs.
+├─ schedule ×2  scheduler  ▕ ▏                ▏                ▏    2.0 ms
+                failed: 0/1 nodes are available: 1 Insufficient pod IPs.
 └─ schedule     scheduler  ▕                                  █▏    1.0 ms"
     );
 }

@@ -14,7 +14,7 @@ const MIN_WIDTH: usize = 80;
 /// Columns of a duration, as in `999.9 ms`.
 const DURATION: usize = 9;
 /// Columns of a bar, at least and at most.
-const BAR: (usize, usize) = (16, 48);
+const BAR: (usize, usize) = (8, 48);
 
 /// Attributes that are shown: of the others, the line itself or the heading says the same.
 const SHOWN: [&str; 5] = [
@@ -35,9 +35,12 @@ pub fn lines(spans: &[Seen], width: usize) -> Vec<String> {
     let tree = Tree::new(spans);
     let mut rows = Vec::new();
     tree.rows(&tree.roots, &mut Vec::new(), &mut rows);
-    let columns = Columns::for_rows(&rows, width.max(MIN_WIDTH), from, until);
+    let width = width.max(MIN_WIDTH);
+    let columns = Columns::for_rows(&rows, width, from, until);
     let mut lines = vec![columns.heading()];
-    lines.extend(rows.iter().map(|row| columns.line(row)));
+    for row in &rows {
+        lines.extend(columns.lines(row, width));
+    }
     lines
 }
 
@@ -211,9 +214,9 @@ struct Columns {
 impl Columns {
     fn for_rows(rows: &[Row<'_>], width: usize, from: u64, until: u64) -> Self {
         let (name, process) = (widest(rows, Row::name), widest(rows, Row::process));
-        // Notes have the columns that bars leave, and go over the edge if they must: they say why something failed.
+        // Notes have the columns that bars leave.
         let note = widest(rows, Row::note).min(width / 4);
-        let left = width.saturating_sub(name + process + DURATION + note + 8);
+        let left = width.saturating_sub(name + process + DURATION + note + 9);
         Self {
             name,
             process,
@@ -241,17 +244,27 @@ impl Columns {
         )
     }
 
-    fn line(&self, row: &Row<'_>) -> String {
+    /// The line of a row. A note that has no room there, and has it on a line of its own, follows on one. A longer one goes over the
+    /// edge: it says why something failed.
+    fn lines(&self, row: &Row<'_>, width: usize) -> Vec<String> {
         let Self { name, process, .. } = *self;
-        let text = format!(
-            "{:name$}  {:process$}  ▕{}▏ {:>DURATION$}  {}",
+        let line = format!(
+            "{:name$}  {:process$}  ▕{}▏ {:>DURATION$}",
             row.name(),
             row.process(),
             self.bar(&row.spans),
             duration(row.nanos()),
-            row.note()
         );
-        text.trim_end().to_owned()
+        let note = row.note();
+        let length = |text: &str| text.chars().count();
+        let below = format!("{:name$}  {note}", "");
+        match note.is_empty() {
+            true => vec![line],
+            false if length(&line) + 2 + length(&note) > width && length(&below) <= width => {
+                vec![line, below]
+            }
+            false => vec![format!("{line}  {note}")],
+        }
     }
 
     /// A mark for each part of the time in which one of the spans was under way, and a thin one for one that was over in no time.

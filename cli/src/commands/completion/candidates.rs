@@ -1,0 +1,122 @@
+//! Names of objects, asked of the cluster for a shell that completes a line.
+//!
+//! Whatever fails, and a cluster that does not answer within [`PATIENCE`], means that there are no candidates: a shell that
+//! completes a line has no place for errors.
+
+use std::{ffi::OsStr, time::Duration};
+
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use podplane_api::names::dns1123_subdomain;
+use podplane_client::ListParams;
+use tokio::time::timeout;
+
+use crate::{
+    Cli,
+    commands::api,
+    global::{Global, GlobalArgs, block_on},
+    kind::{Kind, with_kind},
+};
+
+/// How long a person waits for candidates.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How many candidates are asked for; a list that nobody reads to its end helps nobody.
+const MANY: i64 = 1000;
+
+/// Names of one kind.
+pub(crate) fn of(kind: Kind) -> ArgValueCompleter {
+    completer(move |line, _| line.names(kind))
+}
+
+/// The kinds, and after `KIND/` the names of that kind.
+pub(crate) fn kind_and_name() -> ArgValueCompleter {
+    completer(|line, word| match word.split_once('/') {
+        None => Kind::words().map(|(word, _)| word).collect(),
+        Some((word, _)) => match word.parse() {
+            Ok(kind) => {
+                let names = line.names(kind).into_iter();
+                names.map(|name| format!("{word}/{name}")).collect()
+            }
+            Err(_) => Vec::new(),
+        },
+    })
+}
+
+/// The names of the kind that the operand before said.
+pub(crate) fn of_the_kind_before() -> ArgValueCompleter {
+    completer(|line, _| match line.word("what").map(|word| word.parse()) {
+        Some(Ok(kind)) => line.names(kind),
+        Some(Err(_)) | None => Vec::new(),
+    })
+}
+
+/// A completer that offers those candidates that go on where the word ends.
+fn completer(
+    candidates: impl Fn(&Line, &str) -> Vec<String> + Send + Sync + 'static,
+) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |word: &OsStr| {
+        let (Some(word), Some(line)) = (word.to_str(), Line::of_shell()) else {
+            return Vec::new();
+        };
+        candidates(&line, word)
+            .into_iter()
+            .filter(|candidate| candidate.starts_with(word))
+            .map(CompletionCandidate::new)
+            .collect()
+    })
+}
+
+/// The line that is being completed.
+struct Line {
+    global: Global,
+    /// The deepest subcommand's operands and flags, as far as they are written.
+    command: ArgMatches,
+}
+
+impl Line {
+    /// The line that the shell handed over, after `--`.
+    fn of_shell() -> Option<Self> {
+        let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
+        let matches = Cli::command()
+            .ignore_errors(true)
+            .try_get_matches_from(words)
+            .ok()?;
+        let global = Global::try_from(GlobalArgs::from_arg_matches(&matches).ok()?).ok()?;
+        let mut command = matches;
+        while let Some((_, deeper)) = command.subcommand() {
+            command = deeper.clone();
+        }
+        Some(Self { global, command })
+    }
+
+    /// The first value of an argument, as it was written; `None` where the command has no such argument.
+    fn word(&self, argument: &str) -> Option<&str> {
+        self.command
+            .try_get_raw(argument)
+            .ok()
+            .flatten()?
+            .next()?
+            .to_str()
+    }
+
+    /// The names of a kind in the namespace of the line. None that a shell would take for more than a word.
+    fn names(&self, kind: Kind) -> Vec<String> {
+        let namespace = self.word("namespace");
+        let params = ListParams {
+            limit: MANY,
+            ..ListParams::default()
+        };
+        let names: anyhow::Result<Vec<String>> = block_on(async {
+            let client = self.global.client()?;
+            with_kind!(kind, K => {
+                let api = api::<K>(&client, namespace);
+                let list = timeout(PATIENCE, api.list(&params)).await??;
+                Ok(list.items.iter().map(|object| podplane_api::Object::name(object).to_owned()).collect())
+            })
+        });
+        let mut names = names.unwrap_or_default();
+        names.retain(|name| dns1123_subdomain(name).is_empty());
+        names
+    }
+}
