@@ -4,7 +4,9 @@
 mod support;
 
 use std::{
+    fs,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -611,5 +613,97 @@ fn del_answers_before_the_kernel_has_freed_the_links_and_holds_nothing() {
         assert_eq!(host.link(port).unwrap(), None);
         assert_eq!(Netlink::open_in(&a).unwrap().link("eth0").unwrap(), None);
         assert_eq!(leases(&world), 0);
+    }
+}
+
+/// A runtime in a container whose process 1 collects nobody, as `sleep` does not, unmounts the namespace at once.
+#[test]
+fn del_leaves_no_process_and_no_open_file_to_somebody_who_does_not_expect_them() {
+    const SCRIPT: &str = r#"
+        set -e
+        "$PLUGIN" < "$CONFIG"
+        umount "$CNI_NETNS"
+        cat /proc/[0-9]*/stat
+    "#;
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let bin_dir = our_plugins();
+    let runtime = world.runtime(&[&bin_dir]);
+    let network = config(&world, "1.0.0", &json!({}), &v4());
+    let mut plugin = network["plugins"][0].clone();
+    (plugin["name"], plugin["cniVersion"]) = ("net".into(), "1.0.0".into());
+    fs::write(world.path("config"), plugin.to_string()).unwrap();
+    for _ in 0..5 {
+        let a = world.netns("a");
+        let added = runtime.add(&list(&network), &attachment("a", &a));
+        added.unwrap();
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--mount-proc", "sh", "-c", SCRIPT])
+            .env("PLUGIN", bin_dir.join("bridge"))
+            .env("CONFIG", world.path("config"))
+            .envs([
+                ("CNI_COMMAND", "DEL"),
+                ("CNI_CONTAINERID", "a"),
+                ("CNI_IFNAME", "eth0"),
+            ])
+            .env("CNI_PATH", &bin_dir)
+            .env("CNI_NETNS", &a);
+        let output = netns::in_netns(node(&runtime), || command.output());
+        let output = output.unwrap().unwrap();
+        let (stdout, stderr) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(output.status.success(), "{stdout}{stderr}");
+        let others: Vec<_> = stdout
+            .lines()
+            .filter(|line| !line.contains("(sh)") && !line.contains("(cat)"))
+            .collect();
+        assert_eq!(others, Vec::<&str>::new());
+        netns::remove(&a).unwrap();
+    }
+}
+
+/// The gateway's neighbours would send to an address that nobody has any more.
+#[test]
+fn a_bridge_keeps_its_hardware_address() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    for bin_dir in [our_plugins(), DEBIAN.into()] {
+        for is_there in [true, false] {
+            let world = World::new();
+            let runtime = world.runtime(&[&bin_dir]);
+            let network = list(&config(&world, "1.0.0", &json!({"isGateway": true}), &v4()));
+            let mac = || {
+                let mut host = Netlink::open_in(node(&runtime)).unwrap();
+                host.link("cni0").unwrap().map(|link| link.mac_text())
+            };
+            if is_there {
+                run_in(
+                    node(&runtime),
+                    "ip",
+                    &["link", "add", "cni0", "type", "bridge"],
+                );
+            }
+            let before = mac();
+            let pods = ["a", "b", "c"].map(|id| attachment(id, &world.netns(id)));
+            let results = pods
+                .each_ref()
+                .map(|pod| runtime.add(&network, pod).unwrap());
+            let first = Some(results[0].interfaces[0].mac.clone());
+            for pod in &pods {
+                assert_eq!(mac(), first, "{bin_dir:?}");
+                runtime.del(&network, pod).unwrap();
+            }
+            assert_eq!(mac(), first, "{bin_dir:?}");
+            assert!(
+                !is_there || before == first,
+                "{bin_dir:?}: {before:?} became {first:?}"
+            );
+        }
     }
 }

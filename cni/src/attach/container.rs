@@ -59,6 +59,8 @@ pub(crate) fn delete(path: &Path, ifname: &str) -> Result<(), CniError> {
         return Ok(()); // What is left of a namespace, as after a reboot, is a file.
     }
     let mut inside = open(&netns)?;
+    // A file that is open in the child that deletes a pair would keep the namespace mounted.
+    drop(netns);
     let mut delete = || {
         let Some(link) = inside.link(ifname)? else {
             return Ok(());

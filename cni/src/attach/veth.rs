@@ -94,6 +94,13 @@ pub(crate) fn note(what: &dyn Display) {
     _ = writeln!(io::stderr(), "{what}");
 }
 
+/// A hardware address that nobody has given out: for one device, and locally administered.
+pub(crate) fn random_mac() -> [u8; 6] {
+    let [first, second] = [random(), random()].map(u32::to_be_bytes);
+    let [a, b, c, d] = first;
+    [a & !1 | 2, b, c, d, second[0], second[1]]
+}
+
 fn random() -> u32 {
     // Keyed by the system's random numbers, anew for each state.
     let bits = RandomState::new().build_hasher().finish();

@@ -27,8 +27,9 @@ pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Li
         let bridge = Bridge {
             name,
             mtu: config.mtu,
+            // What is set is not changed by ports that come and go.
+            mac: config.is_gateway.then(veth::random_mac),
             vlan_filtering: config.vlans.filtering,
-            ..Bridge::default()
         };
         match netlink.execute([Request::create_bridge(&bridge)]) {
             Err(error) if error.is_exists() => {} // Another ADD was faster.
@@ -233,10 +234,14 @@ fn ensure_address(
         Err(error) if error.is_exists() => {} // Another ADD was faster.
         other => other.map_err(|error| text(&error))?,
     }
-    // Else the bridge takes the lowest of its ports' addresses, and changes it as they come and go.
-    let now = netlink.link_by_index(index).map_err(|error| text(&error))?;
-    let pin = now.map(|link| Request::mac(index, &link.mac));
-    netlink.execute(pin).map_err(|error| text(&error))
+    // Else a bridge of somebody else takes the lowest of its ports' addresses. It keeps the one that it had before this port, if it
+    // had one: a bridge that has lost its last port has none.
+    let pin = match link.mac.iter().all(|byte| *byte == 0) {
+        true => find(netlink, index).map_err(|error| error.msg)?.mac,
+        false => link.mac.clone(),
+    };
+    let pin = Request::mac(index, &pin);
+    netlink.execute([pin]).map_err(|error| text(&error))
 }
 
 /// Waits until the bridge forwards for the port, as long as the reference does. Returns the port as it is then.

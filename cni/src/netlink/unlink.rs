@@ -5,9 +5,11 @@
 //! caller can do nothing and nobody can see the links. So a child process makes the request, and the caller goes on when the kernel has announced
 //! to both namespaces that the ends are gone. The request cannot be interrupted once it is made, whatever happens to the child; if the child dies
 //! before that, the caller makes it.
+//!
+//! The child is left to process 1. Where that is not known to collect such children, the caller waits instead.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -20,6 +22,26 @@ use rustix::{
 
 use super::{Link, Netlink, NetlinkError, Request};
 use crate::sys;
+
+/// The names of programs that, as process 1, collect the children that others leave.
+const COLLECTORS: [&str; 11] = [
+    "systemd",
+    "init",
+    "tini",
+    "docker-init",
+    "podman-init",
+    "catatonit",
+    "dumb-init",
+    "s6-svscan",
+    "runit",
+    "openrc-init",
+    "procd",
+];
+
+fn children_are_collected() -> bool {
+    let name = fs::read_to_string("/proc/1/comm");
+    name.is_ok_and(|name| COLLECTORS.contains(&name.trim_end()))
+}
 
 /// What a socket has told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +73,7 @@ impl Netlink {
             _ => None,
         };
         let is_other_end = |peer: &Link| peer.kind == "veth" && peer.peer == Some(link.index);
-        let Some(peer) = peer.filter(is_other_end) else {
+        let Some(peer) = peer.filter(|peer| is_other_end(peer) && children_are_collected()) else {
             return plainly(inside);
         };
         match self.start_and_watch(inside, link.index, peer.index) {
