@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::{
     attach::{
+        DnsSection,
         check::find_container_faults,
         container::{self, DuplicateDetection},
         enable_forwarding, veth,
@@ -20,7 +21,7 @@ use crate::{
     netns,
     skel::{Call, Ipam, Plugin, previous_result, text, valid_attachments},
     sysctl,
-    types::{CniError, CniResult, Dns, IpConfig, json},
+    types::{CniError, CniResult, IpConfig, json},
 };
 
 /// The plugin.
@@ -109,7 +110,7 @@ struct Config {
     ipmasqbackend: Option<String>,
     mtu: u32,
     ipam: IpamSection,
-    dns: Dns,
+    dns: DnsSection,
 }
 
 #[derive(Default, Deserialize)]
@@ -183,8 +184,8 @@ impl Attachment<'_> {
                     container::describe(host_end, ""),
                     container::describe(container, &call.netns),
                 ];
-                if !config.dns.is_empty() {
-                    result.dns = config.dns.clone();
+                if let Some(dns) = config.dns.clone().given() {
+                    result.dns = dns;
                 }
                 Ok(result)
             }

@@ -174,6 +174,62 @@ fn a_pod_without_an_ipam_plugin_is_pure_layer_2() {
     );
 }
 
+/// Results before 0.3.0 have a place for addresses only.
+#[test]
+fn without_addresses_older_versions_are_refused_in_the_references_words() {
+    if !require(&["root", "cni-plugins"]) {
+        return;
+    }
+    let refused = |bin_dir: &Path, version: &str| {
+        let world = World::new();
+        let runtime = world.runtime(&[bin_dir]);
+        let mut network = config(&world, version, &json!({"isGateway": false}), &json!({}));
+        network["plugins"][0]["ipam"] = json!({});
+        let added = runtime.add(&list(&network), &attachment("a", &world.netns("a")));
+        added.unwrap_err().message()
+    };
+    for version in ["0.1.0", "0.2.0"] {
+        let ours = refused(&our_plugins(), version);
+        assert_eq!(ours, refused(Path::new(DEBIAN), version));
+        assert!(ours.contains("no valid IP addresses"), "{ours}");
+    }
+}
+
+/// An empty list says that there is none; IPAM's resolvers do not count then. Debian's bridge 1.1.1 forgets IPAM's in any case.
+#[test]
+fn a_list_of_resolvers_counts_also_without_entries() {
+    if !require(&["root"]) {
+        return;
+    }
+    let world = World::new();
+    let resolv_conf = world.path("resolv.conf");
+    std::fs::write(&resolv_conf, "nameserver 192.0.2.53\n").unwrap();
+    let ipam = json!({"ranges": [[{"subnet": "10.244.1.0/24"}]], "resolvConf": resolv_conf});
+    let dns = |kind: &str, dns: &Value| {
+        let world = World::new();
+        let runtime = world.runtime(&[&our_plugins()]);
+        let mut network = config(&world, "1.0.0", &json!({"type": kind}), &ipam);
+        if !dns.is_null() {
+            network["plugins"][0]["dns"] = dns.clone();
+        }
+        let added = runtime.add(&list(&network), &attachment("a", &world.netns("a")));
+        added.unwrap().dns.nameservers
+    };
+    for kind in ["bridge", "ptp"] {
+        for (section, want) in [
+            (Value::Null, vec!["192.0.2.53"]),
+            (json!({}), vec!["192.0.2.53"]),
+            (json!({"nameservers": null}), vec!["192.0.2.53"]),
+            (json!({"nameservers": []}), vec![]),
+            (json!({"search": []}), vec![]),
+            (json!({"domain": "a.example"}), vec![]),
+            (json!({"nameservers": ["192.0.2.1"]}), vec!["192.0.2.1"]),
+        ] {
+            assert_eq!(dns(kind, &section), want, "{kind}: {section}");
+        }
+    }
+}
+
 /// Whether bridges tell ports apart by VLAN in this kernel.
 fn has_vlan_filtering(world: &World) -> bool {
     let netns = world.netns("probe");

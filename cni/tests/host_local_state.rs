@@ -22,7 +22,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use support::{DEBIAN, call, our_plugins, require, tree};
+use support::{DEBIAN, call, memory_dir, our_plugins, require, tree};
 
 fn ours() -> PathBuf {
     our_plugins().join("host-local")
@@ -365,4 +365,41 @@ fn status_says_when_no_lease_can_be_written() {
         let msg = answer["msg"].as_str().unwrap();
         assert!(msg.contains(why), "{options}: {msg}");
     }
+}
+
+/// Else the address is lost until somebody mends the configuration, and the pod cannot go.
+#[test]
+fn del_frees_an_address_whatever_became_of_routes_and_ranges() {
+    let program = Path::new(env!("CARGO_BIN_EXE_host-local"));
+    let scratch = memory_dir();
+    let config = |change: Value| {
+        let mut config = json!({"cniVersion": "1.0.0", "name": "net", "type": "host-local",
+            "ipam": {"type": "host-local", "dataDir": scratch.path(), "ranges": [[{"subnet": "10.1.2.0/24"}]]}});
+        for (key, value) in change.as_object().unwrap() {
+            config["ipam"][key] = value.clone();
+        }
+        config
+    };
+    let leases = || {
+        host_local::usage(&scratch.path().join("net"))
+            .unwrap()
+            .len()
+    };
+    for change in [
+        json!({"ranges": [[{"subnet": "10.1.3.0/24"}]]}),
+        json!({"ranges": []}),
+        json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.2.0/25"}]]}),
+        json!({"ranges": [[{"subnet": "10.1.2.0/24", "rangeStart": "10.9.0.1"}]]}),
+        json!({"subnet": "nonsense"}),
+        json!({"routes": [{"dst": "nonsense"}]}),
+        json!({"Routes": "nonsense"}),
+    ] {
+        let (code, text) = call(program, "ADD", "a", "", &config(json!({})));
+        assert_eq!((code, leases()), (0, 1), "{text}");
+        let (code, text) = call(program, "DEL", "a", "IP=nonsense", &config(change.clone()));
+        assert_eq!((code, leases()), (0, 0), "{change}: {text}");
+    }
+    // What it takes to find the lease is judged.
+    let (code, text) = call(program, "DEL", "a", "", &config(json!({"dataDir": 1})));
+    assert_eq!(code, 1, "{text}");
 }

@@ -161,16 +161,23 @@ fn routes(index: u32, result: &CniResult) -> Vec<netlink::Route> {
         Some(netlink::Route {
             gateway: gw,
             protocol: netlink::protocol::BOOT,
-            scope: route.scope,
-            priority: Some(route.priority).filter(|priority| *priority != 0),
+            // As the reference: the lowest bits count, and what is not positive is not asked for.
+            scope: route.scope.map(|scope| scope.to_le_bytes()[0]),
+            priority: positive(route.priority),
             table: route
                 .table
-                .filter(|table| *table != 0)
+                .and_then(positive)
                 .unwrap_or(netlink::Route::MAIN),
             ..netlink::Route::on_link(dst, index)
         })
     });
     routes.collect()
+}
+
+/// The lowest 32 bits of a number that is more than 0.
+fn positive(number: i64) -> Option<u32> {
+    let [a, b, c, d, ..] = number.to_le_bytes();
+    (number > 0).then_some(u32::from_le_bytes([a, b, c, d]))
 }
 
 /// Routes through an IPv6 gateway need an address that is not tentative any more.
@@ -214,5 +221,38 @@ pub(crate) fn describe(link: Link, sandbox: &str) -> Interface {
         name: link.name,
         sandbox: sandbox.to_owned(),
         ..Interface::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Route;
+
+    #[test]
+    fn of_wide_numbers_the_kernel_gets_what_the_reference_gives_it() {
+        let asked = |priority, table, scope| {
+            let route = Route {
+                dst: Some("10.0.0.0/8".parse().unwrap()),
+                priority,
+                table,
+                scope,
+                ..Route::default()
+            };
+            let result = CniResult {
+                routes: vec![route],
+                ..CniResult::default()
+            };
+            let route = routes(1, &result).remove(0);
+            (route.priority, route.table, route.scope)
+        };
+        const MAIN: u32 = netlink::Route::MAIN;
+        assert_eq!(asked(0, None, None), (None, MAIN, None));
+        assert_eq!(asked(5, Some(100), Some(200)), (Some(5), 100, Some(200)));
+        assert_eq!(asked(-1, Some(-1), Some(1500)), (None, MAIN, Some(220)));
+        assert_eq!(
+            asked((1 << 32) + 7, Some((1 << 32) + 8), Some(-1)),
+            (Some(7), 8, Some(255))
+        );
     }
 }

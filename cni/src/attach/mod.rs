@@ -6,7 +6,43 @@ pub(crate) mod veth;
 
 use std::net::IpAddr;
 
-use crate::sysctl::{self, SysctlError};
+use serde::Deserialize;
+
+use crate::{
+    sysctl::{self, SysctlError},
+    types::Dns,
+};
+
+/// The key `dns` of a configuration. A list that is there counts, also one without entries.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct DnsSection {
+    nameservers: Option<Vec<String>>,
+    domain: String,
+    search: Option<Vec<String>>,
+    options: Option<Vec<String>>,
+}
+
+impl DnsSection {
+    /// What counts instead of IPAM's, if anything is there.
+    pub(crate) fn given(self) -> Option<Dns> {
+        let Self {
+            nameservers,
+            domain,
+            search,
+            options,
+        } = self;
+        let has_list = [&nameservers, &search, &options]
+            .iter()
+            .any(|list| list.is_some());
+        (has_list || !domain.is_empty()).then(|| Dns {
+            nameservers: nameservers.unwrap_or_default(),
+            domain,
+            search: search.unwrap_or_default(),
+            options: options.unwrap_or_default(),
+        })
+    }
+}
 
 /// Lets the host forward packets of the families of these addresses.
 pub(crate) fn enable_forwarding(

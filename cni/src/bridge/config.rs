@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use crate::{
-    attach::container::DuplicateDetection,
+    attach::{DnsSection, container::DuplicateDetection},
     masquerade,
     netlink::parse_mac,
     skel::Call,
@@ -34,7 +34,7 @@ struct Document {
     enabledad: bool,
     disablecontainerinterface: bool,
     ipam: IpamSection,
-    dns: Dns,
+    dns: DnsSection,
     args: Args,
     runtimeconfig: Mac,
 }
@@ -60,7 +60,7 @@ impl Default for Document {
             enabledad: false,
             disablecontainerinterface: false,
             ipam: IpamSection::default(),
-            dns: Dns::default(),
+            dns: DnsSection::default(),
             args: Args::default(),
             runtimeconfig: Mac::default(),
         }
@@ -113,7 +113,7 @@ pub(super) struct Config {
     detect_duplicates: bool,
     pub(super) container_interface_up: bool,
     pub(super) ipam: String,
-    pub(super) dns: Dns,
+    pub(super) dns: Option<Dns>,
     mac: Option<String>,
 }
 
@@ -228,7 +228,7 @@ impl Config {
             detect_duplicates: document.enabledad,
             container_interface_up: !document.disablecontainerinterface,
             ipam: document.ipam.r#type,
-            dns: document.dns,
+            dns: document.dns.given(),
             mac: given.into_iter().find(|mac| !mac.is_empty()),
         })
     }

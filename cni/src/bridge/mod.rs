@@ -20,7 +20,7 @@ use crate::{
     netlink::{Link, Netlink, Request},
     netns,
     skel::{Call, Ipam, Plugin, text, valid_attachments},
-    types::{CniError, CniResult, Route, next_ip},
+    types::{CniError, CniResult, Route, Version, next_ip},
 };
 
 /// The plugin.
@@ -35,6 +35,10 @@ impl Plugin for BridgePlugin {
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
         let config = Config::parse(call)?;
         config.check()?;
+        if config.ipam.is_empty() && call.version < Version::V0_3_0 {
+            // Such a result has a place for addresses only.
+            return Err(CniError::internal("cannot convert: no valid IP addresses"));
+        }
         let path = Path::new(&call.netns);
         let netns = netns::open(path).map_err(|error| {
             CniError::internal(format!("failed to open netns {path:?}: {}", error.source))
@@ -278,8 +282,8 @@ impl Pair<'_> {
         ];
         let vlan_gateway = vlan_gateway.map(|link| container::describe(link, ""));
         result.interfaces.extend(vlan_gateway);
-        if !config.dns.is_empty() {
-            result.dns = config.dns.clone();
+        if let Some(dns) = &config.dns {
+            result.dns = dns.clone();
         }
         telling.end(None);
         Ok(result)

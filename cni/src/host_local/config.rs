@@ -8,6 +8,7 @@ use std::{
 };
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{
     Options,
@@ -15,7 +16,7 @@ use super::{
     schema,
 };
 use crate::types::{
-    CniError, GoCidr, GoIp, NetworkConfigList, Route, cni_arg, go_json, parse_ip, validate,
+    CniError, GoCidr, GoIp, NetworkConfigList, Route, cni_arg, go_json, json, parse_ip, validate,
 };
 
 /// Where the reference keeps its networks.
@@ -167,6 +168,33 @@ impl Config {
     #[must_use]
     pub fn dir(&self) -> PathBuf {
         clean(&self.data_dir.join(&self.name))
+    }
+
+    /// What of a configuration it takes to give an address back: the directory of leases and its options. Neither routes, ranges nor
+    /// wishes are judged, so that a lease can be freed after its configuration was changed for the worse.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], for the rest.
+    pub(super) fn place(stdin: &[u8]) -> Result<(PathBuf, Options), CniError> {
+        const JUDGED: [&str; 6] = [
+            "routes",
+            "ranges",
+            "subnet",
+            "rangestart",
+            "rangeend",
+            "gateway",
+        ];
+        let mut document = json::parse_folded(stdin)
+            .map_err(|error| CniError::internal(json::go_error(&error)))?;
+        if let Some(document) = document.as_object_mut() {
+            document.retain(|key, _| !matches!(key.as_str(), "runtimeconfig" | "args"));
+            if let Some(ipam) = document.get_mut("ipam").and_then(Value::as_object_mut) {
+                ipam.retain(|key, _| !JUDGED.contains(&key.as_str()));
+                ipam.insert("ranges".to_owned(), json!([[{"subnet": "192.0.2.0/24"}]]));
+            }
+        }
+        let config = Self::parse(document.to_string().as_bytes(), "")?;
+        Ok((config.dir(), config.options))
     }
 
     fn read(stdin: &[u8], cni_args: &str) -> Result<Self, String> {

@@ -85,35 +85,17 @@ impl Plugin for HostLocal {
     }
 
     /// Releases what is leased to exactly this container and interface, or, if nothing is, what an old
-    /// release leased to the container. A lease of another configuration's range counts too.
+    /// release leased to the container. A lease of another configuration's range counts too, also where this one's are wrong.
     fn del(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(&call.stdin, &call.args)?;
-        let store = Store::open(&config.dir(), config.options).map_err(CniError::internal)?;
-        let owner = Owner::new(&call.container_id, &call.ifname);
-        let mut locked = lock(call, &store, &owner)?;
-        let telling = call.tell.begin("release");
-        let mut release = || -> io::Result<()> {
-            if !locked.holds(Match::Exact) {
-                // That there is none, and that an old one counts, is said by the directory alone.
-                locked.make_sure()?;
-            }
-            // The reference does this once for each set, and so finds what an old release wrote with the
-            // second, if not with the first.
-            for _ in &config.sets {
-                if locked.release(Match::Exact)? == 0 {
-                    locked.release(Match::Legacy)?;
-                }
-            }
-            Ok(())
+        let wrong = match Config::parse(&call.stdin, &call.args) {
+            Ok(config) => return release(call, &config.dir(), config.options, config.sets.len()),
+            Err(wrong) => wrong,
         };
-        let released = release().map_err(CniError::internal);
-        telling.end(
-            released
-                .as_ref()
-                .err()
-                .map(|error| error as &dyn fmt::Display),
-        );
-        released
+        match Config::place(&call.stdin) {
+            Ok((dir, _)) if !dir.is_dir() => Ok(()), // Nothing was given out yet.
+            Ok((dir, options)) => release(call, &dir, options, 1).map_err(|_| wrong),
+            Err(_) => Err(wrong),
+        }
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
@@ -179,6 +161,36 @@ impl Plugin for HostLocal {
             }
         }
     }
+}
+
+/// Releases what the call's container and interface hold in a directory of leases.
+fn release(call: &Call, dir: &Path, options: Options, sets: usize) -> Result<(), CniError> {
+    let store = Store::open(dir, options).map_err(CniError::internal)?;
+    let owner = Owner::new(&call.container_id, &call.ifname);
+    let mut locked = lock(call, &store, &owner)?;
+    let telling = call.tell.begin("release");
+    let mut release = || -> io::Result<()> {
+        if !locked.holds(Match::Exact) {
+            // That there is none, and that an old one counts, is said by the directory alone.
+            locked.make_sure()?;
+        }
+        // The reference does this once for each set, and so finds what an old release wrote with the
+        // second, if not with the first.
+        for _ in 0..sets {
+            if locked.release(Match::Exact)? == 0 {
+                locked.release(Match::Legacy)?;
+            }
+        }
+        Ok(())
+    };
+    let released = release().map_err(CniError::internal);
+    telling.end(
+        released
+            .as_ref()
+            .err()
+            .map(|error| error as &dyn fmt::Display),
+    );
+    released
 }
 
 /// Why no lease can be written into a directory, which may not be there yet.

@@ -65,7 +65,7 @@ pub struct IpConfig {
     pub gateway: Option<IpAddr>,
 }
 
-/// A route of a [`CniResult`], or of a configuration.
+/// A route of a [`CniResult`], or of a configuration. Its numbers are as wide as the reference's, whatever the kernel takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Route {
@@ -79,20 +79,20 @@ pub struct Route {
     )]
     pub gw: Option<IpAddr>,
     /// MTU in bytes; 0 is unset.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub mtu: u32,
+    #[serde(skip_serializing_if = "is_unset")]
+    pub mtu: i64,
     /// Advertised maximal segment size; 0 is unset.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub advmss: u32,
+    #[serde(skip_serializing_if = "is_unset")]
+    pub advmss: i64,
     /// Priority; 0 is unset.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub priority: u32,
+    #[serde(skip_serializing_if = "is_unset")]
+    pub priority: i64,
     /// Routing table.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub table: Option<u32>,
+    pub table: Option<i64>,
     /// Scope.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scope: Option<u8>,
+    pub scope: Option<i64>,
 }
 
 /// Name resolution of a [`CniResult`].
@@ -216,6 +216,10 @@ impl Serialize for CniResult {
             WireOut::from(self).serialize(serializer)
         }
     }
+}
+
+fn is_unset(n: &i64) -> bool {
+    *n == 0
 }
 
 fn is_zero(n: &u32) -> bool {

@@ -43,6 +43,13 @@ fn from_0_3_keys_are_in_the_order_of_the_struct() {
 }
 
 #[test]
+fn numbers_of_routes_are_as_wide_as_the_references() {
+    let text = r#"{"dst":"10.0.0.0/8","mtu":-1,"advmss":4294967296,"priority":-1,"table":4294967297,"scope":1500}"#;
+    let route: Route = serde_json::from_str(text).unwrap();
+    assert_eq!(serde_json::to_string(&route).unwrap(), text);
+}
+
+#[test]
 fn before_0_3_there_is_one_address_of_each_family() {
     let text = sample(Version::V0_2_0).to_json();
     let value: Value = serde_json::from_str(&text).unwrap();

@@ -123,6 +123,21 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         }),
     },
     Difference {
+        name: "DEL judges no range",
+        why: "a lease is freed although its configuration was changed for the worse; the reference refuses to",
+        how: How::Answer(|step, theirs, ours| {
+            let mut freed = step.tree.clone();
+            freed.retain(|path, (node, _)| {
+                !is_lease(path, &step.tree) || content(node) != owner(step)
+            });
+            step.env("CNI_COMMAND") == "DEL"
+                && (theirs.code == Some(1) || panicked(theirs))
+                && ours.code == Some(0)
+                && leases(&ours.tree).is_subset(&leases(&freed))
+                && others(&ours.tree) == others(&with_lock(&step.tree, &ours.tree))
+        }),
+    },
+    Difference {
         name: "own namespace",
         why: "1.1.1 does not look at CNI_NETNS; ours refuses its own before anything is done",
         how: How::Answer(|step, _, ours| {
