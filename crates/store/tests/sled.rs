@@ -19,8 +19,8 @@ use std::{
 };
 
 use podplane_store::{
-    Damage, FORMAT_VERSION, Guard, ListQuery, MAX_VALUE_BYTES, OpenError, Revision, SledStore, Store,
-    Txn,
+    Damage, FORMAT_VERSION, Guard, ListQuery, MAX_VALUE_BYTES, OpenError, Revision, SledStore,
+    Store, Txn,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
