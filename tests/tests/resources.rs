@@ -1,8 +1,9 @@
-//! The API server takes memory and disk for what it holds and for a bounded history, however much was written to it and
-//! removed again.
+//! The API server takes memory and disk for what it holds and for a bounded history, however much
+//! was written to it and removed again.
 //!
-//! The short forms lower the bound of history, so that it is soon reached. `PODPLANE_SOAK=1` removes 24,000 objects of a
-//! kind, and changes a pod 6,000 times with the default bounds. Bytes are compared, never seconds.
+//! The short forms lower the bound of history, so that it is soon reached. `PODPLANE_SOAK=1`
+//! removes 24,000 objects of a kind, and changes a pod 6,000 times with the default bounds. Bytes
+//! are compared, never seconds.
 
 use std::{env, fs, io, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
@@ -20,15 +21,17 @@ const AT_ONCE: usize = 64;
 /// The time in which memory and files shrink after the last write.
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
 
-/// What the server may take besides objects, history, and what it had when it started. 113 MiB were seen after many small
-/// objects, and no more after seven times as many: sled's cache of 16 MiB as nodes of a tree, its buffers of 8 MiB for each
-/// segment that is written, and what the allocator keeps between them.
+/// What the server may take besides objects, history, and what it had when it started. 113 MiB were
+/// seen after many small objects, and no more after seven times as many: sled's cache of 16 MiB as
+/// nodes of a tree, its buffers of 8 MiB for each segment that is written, and what the allocator
+/// keeps between them.
 const OVERHEAD: u64 = 128 * MIB;
 /// The same with one object, whose records leave sled's tree as they came. 54 MiB were seen.
 const OVERHEAD_OF_ONE: u64 = 80 * MIB;
 /// The difference between two states that are the same: what sled has in its cache varies.
 const NOISE: u64 = 48 * MIB;
-/// A version is in the store as bytes, in the cache as an object, and as the one before the next version.
+/// A version is in the store as bytes, in the cache as an object, and as the one before the next
+/// version.
 const COPIES: u64 = 4;
 
 fn is_soak() -> bool {
@@ -85,7 +88,8 @@ impl Batch {
         creating.buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// Deletes them by one request. Each request has a connection of its own: the server closes those that are idle for long.
+    /// Deletes them by one request. Each request has a connection of its own: the server closes
+    /// those that are idle for long.
     async fn delete(&self, server: &Apiserver) -> Result<()> {
         let path = self.path();
         let answer = server.rest().send(Method::DELETE, &path, None).await?;
@@ -96,8 +100,8 @@ impl Batch {
     }
 }
 
-/// Removes as many objects twice. Were one copy of each kept, they would be more than is allowed, after the second half and
-/// from one half to the other: 96 MiB in each half of the long form.
+/// Removes as many objects twice. Were one copy of each kept, they would be more than is allowed,
+/// after the second half and from one half to the other: 96 MiB in each half of the long form.
 async fn removals_leave_memory_as_it_was(
     resource: &'static str,
     object: fn(&str, &str) -> Value,
@@ -189,7 +193,8 @@ fn disk_bytes(dir: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Without the bound, memory would be three times what was written, and the files would be larger than it.
+/// Without the bound, memory would be three times what was written, and the files would be larger
+/// than it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_pod_that_is_changed_again_and_again_takes_bounded_memory_and_disk() -> Result<()> {
     let (changes, history, flags): (usize, u64, &[&str]) = match is_soak() {

@@ -21,8 +21,8 @@ const MOST_COMMITS: u64 = 100_000;
 const EVERY: Duration = Duration::from_secs(10);
 /// How often, while something is written, is looked for what is too much.
 const EVERY_WHILE_WRITTEN: Duration = Duration::from_millis(100);
-/// How often memory is given back. Not only history leaves some: so do large answers once they are sent, also where nothing
-/// is written.
+/// How often memory is given back. Not only history leaves some: so do large answers once they are
+/// sent, also where nothing is written.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
 
 impl Upkeep {

@@ -19,12 +19,14 @@ use super::{
     trust,
 };
 
-/// The number that the file `VERSION` gets. It changes when an older program could no longer read what a newer one wrote.
+/// The number that the file `VERSION` gets. It changes when an older program could no longer read
+/// what a newer one wrote.
 ///
 /// With 2, the store splits large values and may be rewritten into other files (ADR 0024).
 const FORMAT: &str = "2";
 
-/// The number before it. A directory with it is read as well, and [raised](DataDir::raise_format) when a cluster starts in it.
+/// The number before it. A directory with it is read as well, and [raised](DataDir::raise_format)
+/// when a cluster starts in it.
 const FORMAT_BEFORE: &str = "1";
 
 /// Room for `/nodes/NAME/cri.sock` of a node that `up` names.
@@ -144,8 +146,9 @@ impl DataDir {
         write_atomically(&self.0.join("VERSION"), format!("{FORMAT}\n").as_bytes())
     }
 
-    /// Makes a directory of the format before one of this format. For whoever has the [lock](Self::lock), before anything
-    /// of this program writes there: a program that only knows the earlier format refuses the directory from here on.
+    /// Makes a directory of the format before one of this format. For whoever has the
+    /// [lock](Self::lock), before anything of this program writes there: a program that only knows
+    /// the earlier format refuses the directory from here on.
     pub(crate) fn raise_format(&self) -> anyhow::Result<()> {
         if self.format()?.is_none_or(|format| format == FORMAT) {
             return Ok(());
@@ -155,7 +158,8 @@ impl DataDir {
             .with_context(|| format!("failed to raise the format of {dir} to {FORMAT}"))
     }
 
-    /// Whether there is a cluster's data, of a format that this program reads. Another format is an error.
+    /// Whether there is a cluster's data, of a format that this program reads. Another format is an
+    /// error.
     pub(crate) fn is_ours(&self) -> anyhow::Result<bool> {
         Ok(self.format()?.is_some())
     }
@@ -180,8 +184,8 @@ impl DataDir {
             .find(|known| text.trim() == *known);
         let format = known.with_context(|| {
             format!(
-                "{} has data of format {:?}, and this podplane reads formats {FORMAT_BEFORE} and {FORMAT}: \
-                 use the podplane that wrote it, or another --data-dir",
+                "{} has data of format {:?}, and this podplane reads formats {FORMAT_BEFORE} and \
+                 {FORMAT}: use the podplane that wrote it, or another --data-dir",
                 self.0.display(),
                 text.trim()
             )

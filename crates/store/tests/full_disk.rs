@@ -66,7 +66,8 @@ fn a_full_disk_refuses_commits_and_takes_them_again_when_there_is_space() {
     assert_eq!(block_on(store.status()).unwrap().keys, 52);
 }
 
-/// What fills the disk can be removed, by a server that ran before and by one that was started since.
+/// What fills the disk can be removed, by a server that ran before and by one that was started
+/// since.
 #[test]
 fn on_a_full_disk_the_store_opens_and_takes_what_reclaims() {
     let Some(disk) = SmallDisk::mount() else {
@@ -125,7 +126,8 @@ fn on_a_full_disk_the_store_opens_and_takes_what_reclaims() {
     assert!(dir.join("reserve").exists());
 }
 
-/// Each time that the disk is filled again, the server is killed and started, and something is deleted.
+/// Each time that the disk is filled again, the server is killed and started, and something is
+/// deleted.
 #[test]
 fn a_disk_that_is_filled_again_after_each_deletion_keeps_no_store_from_opening() {
     let Some(disk) = SmallDisk::mount() else {

@@ -1,4 +1,5 @@
-//! The size on disk after constant updates: bounded by what the store holds, not by what was ever written.
+//! The size on disk after constant updates: bounded by what the store holds, not by what was ever
+//! written.
 //!
 //! `PODPLANE_SOAK=1` writes ten times as much.
 
@@ -103,7 +104,8 @@ impl Updates {
             let Sizes { held, files } = self.sizes().await;
             if files <= bound(held) {
                 println!(
-                    "values of {} bytes: {} MiB written, {} MiB held, files of {} MiB became {} MiB in {:?}",
+                    "values of {} bytes: {} MiB written, {} MiB held, files of {} MiB became {} MiB \
+                     in {:?}",
                     self.value_bytes,
                     self.written / MIB,
                     held / MIB,

@@ -26,7 +26,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// Refused or, with `Ok`, opened. Fails when it takes forever: sled could also wait for a thread that has panicked.
+/// Refused or, with `Ok`, opened. Fails when it takes forever: sled could also wait for a thread
+/// that has panicked.
 pub(crate) fn open(dir: &Path) -> Result<SledStore, OpenError> {
     let (done, opened) = mpsc::channel();
     let dir = dir.to_owned();
