@@ -1,6 +1,6 @@
 //! An apiserver alone.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use podplane_client::Client;
@@ -27,9 +27,40 @@ impl Apiserver {
     ///
     /// If it cannot be started.
     pub async fn start_at(address: &str, dir: &Path) -> Result<Self> {
+        Self::run(address, dir, &[]).await
+    }
+
+    /// Starts one with more flags.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub async fn start_with(dir: &Path, flags: &[&str]) -> Result<Self> {
+        Self::run("127.0.0.1:0", dir, flags).await
+    }
+
+    async fn run(address: &str, dir: &Path, flags: &[&str]) -> Result<Self> {
         let data = dir.to_str().context("a directory in UTF-8")?;
-        let service = Service::start("apiserver", address, dir, &["--data-dir", data]).await?;
-        Ok(Self(service))
+        let args = [&["--data-dir", data], flags].concat();
+        Ok(Self(
+            Service::start("apiserver", address, dir, &args).await?,
+        ))
+    }
+
+    /// The bytes of memory that its process has now: `RssAnon` of proc(5).
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let file = format!("/proc/{}/status", self.0.pid());
+        let text = fs::read_to_string(&file).with_context(|| format!("read {file}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kib: u64 = kib
+            .with_context(|| format!("no RssAnon in {file}"))?
+            .parse()?;
+        Ok(kib * 1024)
     }
 
     /// Where it listens.

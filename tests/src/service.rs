@@ -50,6 +50,11 @@ impl Service {
         &self.address
     }
 
+    /// The id of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it a signal.
     ///
     /// # Errors

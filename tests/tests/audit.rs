@@ -180,3 +180,30 @@ fn exit_codes() {
         "{junit}"
     );
 }
+
+#[test]
+fn names_of_the_input_do_not_drive_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dump.json");
+    let name = "a\u{1b}]0;title\u{7}\u{202e}b\nfindings: error 0";
+    let block = json!("10.244.0.0/24");
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": name},
+        "spec": {"nodeName": name}, "status": {"phase": "Running", "podIP": "10.244.0.7"}});
+    let items = [node(name, &block), node("c", &block), pod];
+    fs::write(&file, json!({"kind": "List", "items": items}).to_string()).unwrap();
+    let repair = dir.path().join("repair");
+    let more = ["--repair", repair.to_str().unwrap()];
+    let Finished { stdout, stderr, .. } = audit(&[file.to_str().unwrap()], &more);
+    let shown = r"nodes: a\u{1b}]0;title\u{7}\u{202e}b findings: error 0 and c";
+    assert!(stdout.contains(shown), "{stdout:?}");
+    let runbook = fs::read_to_string(repair.join("RUNBOOK.md")).unwrap();
+    assert!(runbook.contains("title??b"), "{runbook:?}");
+    let drives = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+    for text in [&stdout, &stderr, &runbook] {
+        assert!(!text.contains(drives), "{text:?}");
+        assert!(
+            !text.lines().any(|line| line == "findings: error 0"),
+            "{text}"
+        );
+    }
+}

@@ -70,9 +70,14 @@ fn a_data_directory_of_another_version_is_refused_and_kept() {
     let dir = Scratch::new();
     up(&dir, "").ok();
     dir.podplane("down").ok();
-    fs::write(dir.path().join("VERSION"), "999\n").unwrap();
+    let version = dir.path().join("VERSION");
+    fs::write(&version, "999\n").unwrap();
     refuses(&up(&dir, ""), &["999", &dir.path().display().to_string()]);
     assert!(dir.path().join("store").exists());
+    // The version before is read, and raised before the cluster writes.
+    fs::write(&version, "1\n").unwrap();
+    up(&dir, "").ok();
+    assert_eq!(fs::read_to_string(&version).unwrap(), "2\n");
 }
 
 #[test]

@@ -21,7 +21,8 @@ const MOST_COMMITS: u64 = 100_000;
 const EVERY: Duration = Duration::from_secs(10);
 /// How often, while something is written, is looked for what is too much.
 const EVERY_WHILE_WRITTEN: Duration = Duration::from_millis(100);
-/// How often memory is given back that forgotten history took.
+/// How often memory is given back. Not only history leaves some: so do large answers once they are
+/// sent, also where nothing is written.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
 
 impl Upkeep {
@@ -29,7 +30,7 @@ impl Upkeep {
     pub(crate) async fn compact(self: Arc<Self>) -> Result<(), StoreError> {
         let mut seen = VecDeque::new();
         let mut due = Instant::now() + EVERY;
-        let (mut given_back, mut is_freed) = (Instant::now(), false);
+        let mut given_back = Instant::now();
         loop {
             let next = self.position.current().number().saturating_add(1);
             let written = async {
@@ -49,14 +50,12 @@ impl Upkeep {
             });
             let mut failed = false;
             if let Some(oldest) = by_size.max(by_age.flatten()) {
-                let before = self.engine.status().await?.oldest;
                 failed = !self.compact_at(oldest).await;
-                is_freed |= oldest > before;
             }
-            if is_freed && now >= given_back + GIVE_BACK_EVERY {
+            if now >= given_back + GIVE_BACK_EVERY {
                 // It fails only if it panics, and then the next one is tried.
                 let _ = spawn_blocking(memory::give_back).await;
-                (given_back, is_freed) = (Instant::now(), false);
+                given_back = Instant::now();
             }
             if failed || now >= due {
                 self.engine.maintain().await?;

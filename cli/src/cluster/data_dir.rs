@@ -19,8 +19,15 @@ use super::{
     trust,
 };
 
-/// What the file `VERSION` says. It changes when an older program could no longer read what a newer one wrote.
-const FORMAT: &str = "1";
+/// The number that the file `VERSION` gets. It changes when an older program could no longer read
+/// what a newer one wrote.
+///
+/// With 2, the store splits large values and may be rewritten into other files (ADR 0024).
+const FORMAT: &str = "2";
+
+/// The number before it. A directory with it is read as well, and [raised](DataDir::raise_format)
+/// when a cluster starts in it.
+const FORMAT_BEFORE: &str = "1";
 
 /// Room for `/nodes/NAME/cri.sock` of a node that `up` names.
 const LONGEST_SOCKET: usize = "/nodes/node-9999/cri.sock".len();
@@ -127,8 +134,7 @@ impl DataDir {
             fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
             // Nobody else can change it any more; what they did before is seen now.
             trust::tree(&self.0)?;
-            write_atomically(&self.0.join("VERSION"), format!("{FORMAT}\n").as_bytes())
-                .with_context(name_it)?;
+            self.write_format().with_context(name_it)?;
         }
         for dir in ["logs", "nodes", "run"] {
             fs::create_dir_all(self.0.join(dir)).with_context(name_it)?;
@@ -136,12 +142,34 @@ impl DataDir {
         Ok(())
     }
 
-    /// Whether there is a cluster's data, of this format. Another format is an error.
+    fn write_format(&self) -> io::Result<()> {
+        write_atomically(&self.0.join("VERSION"), format!("{FORMAT}\n").as_bytes())
+    }
+
+    /// Makes a directory of the format before one of this format. For whoever has the
+    /// [lock](Self::lock), before anything of this program writes there: a program that only knows
+    /// the earlier format refuses the directory from here on.
+    pub(crate) fn raise_format(&self) -> anyhow::Result<()> {
+        if self.format()?.is_none_or(|format| format == FORMAT) {
+            return Ok(());
+        }
+        let dir = self.0.display();
+        self.write_format()
+            .with_context(|| format!("failed to raise the format of {dir} to {FORMAT}"))
+    }
+
+    /// Whether there is a cluster's data, of a format that this program reads. Another format is an
+    /// error.
     pub(crate) fn is_ours(&self) -> anyhow::Result<bool> {
+        Ok(self.format()?.is_some())
+    }
+
+    /// The number in the file `VERSION`; absent without the file.
+    fn format(&self) -> anyhow::Result<Option<&'static str>> {
         let path = self.0.join("VERSION");
         let text = match trust::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
         };
         anyhow::ensure!(
@@ -151,13 +179,18 @@ impl DataDir {
             path.display(),
             path.display()
         );
-        anyhow::ensure!(
-            text.trim() == FORMAT,
-            "{} has data of format {:?}, and this podplane reads format {FORMAT:?}: use the podplane that wrote it, or another --data-dir",
-            self.0.display(),
-            text.trim()
-        );
-        Ok(true)
+        let known = [FORMAT_BEFORE, FORMAT]
+            .into_iter()
+            .find(|known| text.trim() == *known);
+        let format = known.with_context(|| {
+            format!(
+                "{} has data of format {:?}, and this podplane reads formats {FORMAT_BEFORE} and \
+                 {FORMAT}: use the podplane that wrote it, or another --data-dir",
+                self.0.display(),
+                text.trim()
+            )
+        })?;
+        Ok(Some(format))
     }
 
     /// Fails if the directory has files of a cluster and no file VERSION.
@@ -514,10 +547,35 @@ mod tests {
         dir.prepare().unwrap();
         let mode = fs::metadata(dir.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
-        fs::write(dir.path().join("VERSION"), "2\n").unwrap();
-        let error = dir.prepare().unwrap_err().to_string();
-        assert!(error.contains(r#"has data of format "2""#), "{error}");
-        assert!(dir.purge().is_err() && dir.path().exists());
+    }
+
+    #[test]
+    fn other_formats_are_refused_and_the_one_before_is_raised() {
+        let (_keep, dir) = dir();
+        dir.prepare().unwrap();
+        let version = dir.path().join("VERSION");
+        let found = || fs::read_to_string(&version).unwrap();
+        assert_eq!(found(), "2\n");
+        for unknown in ["0", "3", "22", "x"] {
+            fs::write(&version, unknown).unwrap();
+            for refused in [dir.prepare(), dir.raise_format(), dir.purge()] {
+                let error = refused.unwrap_err().to_string();
+                let words = format!(
+                    "has data of format {unknown:?}, and this podplane reads formats 1 and 2"
+                );
+                assert!(error.contains(&words), "{error}");
+            }
+            assert_eq!(found(), unknown);
+        }
+        fs::write(&version, "1\n").unwrap();
+        // Commands that ask a cluster of an older program leave its directory as it is.
+        dir.prepare().unwrap();
+        assert_eq!(found(), "1\n");
+        dir.raise_format().unwrap();
+        assert_eq!(found(), "2\n");
+        dir.purge().unwrap();
+        dir.raise_format().unwrap();
+        assert!(!dir.path().exists());
     }
 
     #[test]
@@ -528,7 +586,7 @@ mod tests {
         fs::write(&version, "").unwrap();
         let error = dir.prepare().unwrap_err().to_string();
         assert!(
-            error.contains("VERSION is empty") && error.contains("echo 1 >"),
+            error.contains("VERSION is empty") && error.contains("echo 2 >"),
             "{error}"
         );
         fs::remove_file(&version).unwrap();
@@ -537,7 +595,7 @@ mod tests {
         for error in [dir.prepare().unwrap_err(), dir.purge().unwrap_err()] {
             let error = error.to_string();
             assert!(
-                error.contains("VERSION") && error.contains("echo 1 >"),
+                error.contains("VERSION") && error.contains("echo 2 >"),
                 "{error}"
             );
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use podplane_api::printable;
 
 /// How often the sign of life moves.
 const TICK: Duration = Duration::from_millis(100);
@@ -38,8 +39,9 @@ impl Progress {
         progress
     }
 
-    /// Something is done.
+    /// Something is done. Text of servers and logs in it does not drive the terminal.
     pub(crate) fn done(&self, what: &str) {
+        let what = printable::lines(what);
         match &self.bar {
             Some(bar) => bar.println(what),
             None => anstream::eprintln!("{what}"),
@@ -48,8 +50,9 @@ impl Progress {
 
     /// Something is under way, further than when this was called last.
     pub(crate) fn doing(&self, what: &str) {
+        let what = printable::lines(what);
         if let Some(bar) = &self.bar {
-            return bar.set_message(what.to_owned());
+            return bar.set_message(what.into_owned());
         }
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.is_none_or(|said| said.elapsed() > LINE) {

@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use backon::{
     BackoffBuilder as _, ConstantBuilder, ExponentialBackoff, ExponentialBuilder, Retryable as _,
 };
+use podplane_api::printable;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
@@ -336,7 +337,7 @@ fn describe(ended: io::Result<ExitStatus>) -> String {
     ended.map_or_else(|error| error.to_string(), limits::described)
 }
 
-/// The end of a log, indented.
+/// The end of a log, indented, for a terminal.
 pub(super) fn last_lines(log: &Path) -> io::Result<String> {
     if log == Path::new(STDERR) {
         return Ok(String::new());
@@ -349,7 +350,10 @@ pub(super) fn last_lines(log: &Path) -> io::Result<String> {
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<_> = text.lines().collect();
     let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
-    Ok(last.iter().map(|line| format!("\n    {line}")).collect())
+    let shown = last
+        .iter()
+        .map(|line| format!("\n    {}", printable::line(line)));
+    Ok(shown.collect())
 }
 
 /// From 50 ms, doubled up to a second: soon enough for what died by accident, and no burden if it dies at once every time.
@@ -359,4 +363,22 @@ fn backoff() -> ExponentialBackoff {
         .with_max_delay(Duration::from_secs(1))
         .without_max_times()
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log_does_not_drive_the_terminal() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("a.log");
+        let lines = (1..=LAST_LINES).map(|n| format!("{n} \u{1b}]0;title\u{7}\u{202e}end\n"));
+        fs::write(&log, lines.collect::<String>()).unwrap();
+        let shown = last_lines(&log).unwrap();
+        let expected = "\n    1 \\u{1b}]0;title\\u{7}\\u{202e}end\n    2 ";
+        assert!(shown.starts_with(expected), "{shown:?}");
+        let drives = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!shown.contains(drives), "{shown:?}");
+    }
 }

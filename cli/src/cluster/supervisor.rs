@@ -132,6 +132,7 @@ fn supervise(order: Order) -> anyhow::Result<()> {
         Message::Taken.send();
         return Ok(());
     };
+    dir.raise_format()?;
     dir.clear_running()?;
     let (record, gone) = Record::next(dir.record_to_start()?, settings);
     let mode = Mode::choose(&record.settings, record.kernel_nodes(), &dir.run())?;

@@ -1,7 +1,8 @@
 //! The report in its forms.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
+use podplane_api::printable;
 use podplane_audit::{Report, Severity};
 use podplane_ipam::figures::readable;
 
@@ -30,15 +31,15 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
     repairs.sort_unstable();
     repairs.dedup();
     for (code, repair) in &repairs {
-        output::line(format!("{code}: {repair}"))?;
+        line(format!("{code}: {repair}"))?;
     }
     if !repairs.is_empty() {
         output::line("")?;
     }
     let network = &summary.network;
-    output::line(format!("network: {}: {}", network.name, network.reason))?;
+    line(format!("network: {}: {}", network.name, network.reason))?;
     let pods = &summary.pods;
-    output::line(format!(
+    line(format!(
         "{} nodes, {} pods: {} with an address, {} waiting for one, {} on their node's network, {} unscheduled, {} finished",
         summary.nodes,
         pods.total,
@@ -53,7 +54,7 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
         .checks
         .get("ip-capacity")
         .is_none_or(|check| check == "on");
-    output::line(match knows_capacity {
+    line(match knows_capacity {
         true => format!(
             "addresses: {} of {} used, {} free",
             readable(addresses.used),
@@ -63,7 +64,7 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
         false => format!("addresses: {} used", readable(addresses.used)),
     })?;
     for blocks in &summary.blocks {
-        output::line(format!(
+        line(format!(
             "blocks of {} in /{}: {} of {} used, {} reserved, {} free",
             blocks.range, blocks.node_mask, blocks.used, blocks.total, blocks.reserved, blocks.free
         ))?;
@@ -74,7 +75,7 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
         checks.entry(check).or_default().push(code);
     }
     for (check, codes) in checks {
-        output::line(format!("{}: {check}", codes.join(", ")))?;
+        line(format!("{}: {check}", codes.join(", ")))?;
     }
     let counts = Severity::ALL.iter().rev().map(|severity| {
         let count = summary
@@ -84,8 +85,13 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
             .unwrap_or_default();
         format!("{severity} {count}")
     });
-    output::line(format!(
+    line(format!(
         "findings: {}",
         counts.collect::<Vec<_>>().join(", ")
     ))
+}
+
+/// Prints one line, with text of the input in it.
+fn line(text: impl fmt::Display) -> anyhow::Result<()> {
+    output::line(printable::line(&text.to_string()))
 }

@@ -12,6 +12,7 @@ use std::{
 };
 
 use clap::{ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser as _};
+use podplane_api::printable;
 use podplane_audit::{Expected, Flags, IpamChoice, Keep, Repair, Report, Severity, audit};
 
 use crate::{
@@ -128,7 +129,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     };
     let dump = source::read(&args, &flags, global, keep).map_err(Unusable)?;
     for note in dump.notes() {
-        anstream::eprintln!("note: {note}");
+        anstream::eprintln!("note: {}", printable::line(note));
     }
     let expected = Expected::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let report = audit(&dump, &expected);

@@ -229,12 +229,14 @@ fn routes(blocks: &[IpNet], node: &str) -> String {
 
 /// A cell of a table, or a line, whatever a dump has put into it.
 fn cell(text: &str) -> String {
-    let safe = text.chars().map(|c| {
-        if c.is_control() || matches!(c, '|' | '`' | '<') {
+    let safe = text.chars().map(|c| match c {
+        '|' | '`' | '<' => '?',
+        // Would show what follows in another order.
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             '?'
-        } else {
-            c
         }
+        c if c.is_control() => '?',
+        c => c,
     });
     safe.collect()
 }
