@@ -322,6 +322,97 @@ fn ctrl_c_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
+/// A shell sends SIGHUP when its terminal is closed, and the kernel does when the shell has ended.
+#[test]
+fn sighup_twice_takes_the_clusters_down_in_order_and_writes_the_report() -> Result<()> {
+    let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
+    let args = ["--junit", "report.xml", "a.yaml"];
+    let mut running = Running::start(&mut place.command(&args))?;
+    running.until("1/2 ")?;
+    running.signal(Signal::HUP)?;
+    // A cluster takes longer to end.
+    running.signal(Signal::HUP)?;
+    assert_eq!(running.end()?, Some(130));
+    place.assert_nothing_is_left();
+    let report = fs::read_to_string(place.scenarios.path().join("report.xml"))?;
+    assert!(
+        report.contains(r#"<skipped message="interrupted"/>"#),
+        "{report}"
+    );
+    Ok(())
+}
+
+/// Runs a command line on a terminal of its own, which is closed as soon as it shows the text.
+const TERMINAL: &str = "
+import os, pty, sys
+text, program = sys.argv[1].encode(), sys.argv[2:]
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(program[0], program)
+shown = b''
+while text not in shown:
+    shown += os.read(terminal, 65536)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+
+/// Nothing can be written there any more.
+#[test]
+fn a_closed_terminal_leaves_nothing_behind() -> Result<()> {
+    if !peers::python3() {
+        return Ok(());
+    }
+    let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
+    let command = place.command(&["--junit", "report.xml", "a.yaml"]);
+    let mut python = wrapped("python3", &["-c", TERMINAL, "1/2 "], &command);
+    let finished = finish(&mut python);
+    assert_eq!(finished.code, Some(130), "{finished:?}");
+    place.assert_nothing_is_left();
+    let report = fs::read_to_string(place.scenarios.path().join("report.xml"))?;
+    assert!(
+        report.contains(r#"<skipped message="interrupted"/>"#),
+        "{report}"
+    );
+    Ok(())
+}
+
+/// A program that runs the command, in the same place.
+fn wrapped(program: &str, args: &[&str], command: &Command) -> Command {
+    let mut wrapper = Command::new(program);
+    wrapper.args(args).arg(command.get_program());
+    wrapper.args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        wrapper.current_dir(dir);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapper.env(name, value),
+            None => wrapper.env_remove(name),
+        };
+    }
+    wrapper
+}
+
+#[test]
+fn nohup_goes_on_without_its_terminal() -> Result<()> {
+    let text = "
+cluster: {nodes: 0}
+steps:
+- expect: [{count: pods, equals: 0}]
+- run: {command: 'until [ -e signalled ]; do sleep 0.1; done'}
+";
+    let place = Place::new(&[("a.yaml", text)]);
+    let command = place.command(&["a.yaml"]);
+    let mut nohup = wrapped("nohup", &[], &command);
+    let mut running = Running::start(nohup.stdin(Stdio::null()))?;
+    running.until("1/2 ")?;
+    running.signal(Signal::HUP)?;
+    fs::write(place.scenarios.path().join("signalled"), "")?;
+    assert_eq!(running.end()?, Some(0));
+    place.assert_nothing_is_left();
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_second_ctrl_c_leaves_at_once_and_the_clusters_follow() -> Result<()> {
     let text = FOREVER.replace("NETWORK", "ledger");
