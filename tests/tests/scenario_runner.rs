@@ -645,6 +645,60 @@ fn a_command_that_does_not_end_is_ended_with_all_it_started() {
     assert_eq!(processes_of("4242.4242").expect("/proc"), []);
 }
 
+/// Both pods have the address for 200 ms, in the middle of a step.
+const MOMENT: &str = r#"
+cluster: {nodes: 0}
+steps:
+- apply:
+  - {apiVersion: v1, kind: Node, metadata: {name: a}, spec: {podCIDR: 10.244.0.0/24, podCIDRs: [10.244.0.0/24]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {nodeName: a, containers: [{name: c, image: pause}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: y}, spec: {nodeName: a, containers: [{name: c, image: pause}]}}
+- name: both have it
+  VIOLATIONS
+  run:
+    command: [python3, '-']
+    stdin: |
+      import os, time, urllib.request
+      server = open(os.environ["PODPLANE_DATA_DIR"] + "/apiserver.address").read().strip()
+      def set_ip(pod, ip):
+          status = '{"status": {"phase": "Running", "podIP": "%s", "podIPs": [{"ip": "%s"}]}}' % (ip, ip)
+          url = f"http://{server}/api/v1/namespaces/default/pods/{pod}/status"
+          headers = {"Content-Type": "application/merge-patch+json"}
+          urllib.request.urlopen(urllib.request.Request(url, status.encode(), headers, method="PATCH"))
+      set_ip("x", "10.244.0.2")
+      set_ip("y", "10.244.0.2")
+      time.sleep(0.2)
+      set_ip("y", "10.244.0.3")
+"#;
+
+#[test]
+fn an_address_that_two_pods_have_for_a_moment_is_found() {
+    if !peers::python3() {
+        return;
+    }
+    let named = MOMENT.replace("VIOLATIONS", "violations: [duplicate-pod-ip]");
+    // It is over, so that this step names nothing.
+    let named = named + "- expect: [{count: pods, equals: 2}]\n";
+    let place = Place::new(&[
+        ("silent.yaml", &MOMENT.replace("  VIOLATIONS\n", "")),
+        ("named.yaml", &named),
+    ]);
+    let finished = place.run(&["."]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    for part in [
+        "PASS named ",
+        "FAIL silent ",
+        "step 2, both have it: the invariants:",
+        "expected: no violation",
+        "was:      duplicate-pod-ip",
+        "address 10.244.0.2 is used by live pods default/x and default/y: from revision ",
+        " to revision ",
+    ] {
+        let said = &finished.stdout;
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+}
+
 #[test]
 fn what_would_be_run_is_listed() {
     let text = "matrix: {mask: [30, 29]}\ncluster: {nodeCIDRMaskSize: '${mask}'}\nsteps: [{expect: [{count: pods, equals: 0}]}]\n";

@@ -295,17 +295,14 @@ async fn carried_out(
     let doing = |what: &str| track.doing(what);
     let done = act(stage, &step.action, &doing).await;
     let done = done.map_err(|fault| fault.to_string())?;
-    let tell = |found: &[Violation]| {
-        let each = found.iter().map(ToString::to_string);
-        each.for_each(|violation| recorder.violation(&violation));
-    };
+    let tell = |violation: &Violation| recorder.violation(&violation.to_string());
     match invariants::check(stage, expected).await {
         Ok(found) => {
-            tell(&found);
+            found.iter().for_each(tell);
             Ok(done)
         }
         Err(otherwise) => {
-            tell(otherwise.found.as_deref().unwrap_or_default());
+            otherwise.found.violations().into_iter().for_each(tell);
             Err(otherwise.to_string())
         }
     }

@@ -20,7 +20,7 @@ use super::{
 pub struct Step {
     /// What reports call it. Default: what it does
     pub name: Option<String>,
-    /// What the invariant checker must find after this step, exactly. Default: nothing
+    /// The violations to be found after this step or at a revision of it, exactly. Default: none
     #[serde(default)]
     pub violations: Vec<ViolationKind>,
     /// How long what is found may take to become what is expected. Default: 20s
