@@ -645,6 +645,35 @@ fn a_command_that_does_not_end_is_ended_with_all_it_started() {
     assert_eq!(processes_of("4242.4242").expect("/proc"), []);
 }
 
+#[test]
+fn a_process_that_a_command_leaves_behind_is_refused() {
+    let text = |command: &str| {
+        format!(
+            "cluster: {{nodes: 0}}\nsteps:\n- run: {{command: '{command}', stdout: {{equals: said}}}}\n"
+        )
+    };
+    let place = Place::new(&[
+        ("job.yaml", &text("echo said; sleep 4343.4343 &")),
+        (
+            "daemon.yaml",
+            &text("echo said; setsid sleep 4343.4343 > /dev/null 2>&1 &"),
+        ),
+        ("ends.yaml", &text("echo said; sleep 0.1 &")),
+        ("ended.yaml", &text("echo said; sleep 4343.4343 & kill $!")),
+    ]);
+    let finished = place.run(&["."]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = finished.stdout;
+    for part in ["PASS ends ", "PASS ended ", "FAIL job ", "FAIL daemon "] {
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+    let expected = "expected: no process that outlives the command: wait for it or end it there";
+    assert_eq!(said.matches(expected).count(), 2, "{said}");
+    let was = "was:      went on: sleep 4343.4343 (pid ";
+    assert_eq!(said.matches(was).count(), 2, "{said}");
+    assert_eq!(processes_of("4343.4343").expect("/proc"), []);
+}
+
 /// Both pods have the address for 200 ms, in the middle of a step.
 const MOMENT: &str = r#"
 cluster: {nodes: 0}

@@ -364,8 +364,8 @@ async fn wait(
 }
 
 async fn execute(stage: &Stage, run: &Run) -> Result<(), Fault> {
-    let finished = command::execute(stage, run).await?;
-    let judged = command::judge(run, finished.as_ref());
+    let ended = command::execute(stage, run).await?;
+    let judged = command::judge(run, &ended);
     judged.map_err(|(expected, was)| Fault::Command { expected, was })
 }
 
