@@ -674,6 +674,23 @@ fn a_process_that_a_command_leaves_behind_is_refused() {
     assert_eq!(processes_of("4343.4343").expect("/proc"), []);
 }
 
+#[test]
+fn a_long_value_of_the_matrix_keeps_neither_logs_nor_repetition_away() {
+    let text = format!(
+        "matrix: {{text: ['{}']}}\ncluster: {{nodes: 0}}\nsteps:\n- expect: [{{count: pods, equals: 1}}]\n",
+        "long ".repeat(100)
+    );
+    let place = Place::new(&[("long.yaml", &text)]);
+    let finished = place.run(&["long.yaml"]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let kept = line_after(&finished.stdout, "logs: ");
+    assert!(Path::new(kept).join("recording.jsonl").exists(), "{kept}");
+    let again = line_after(&finished.stdout, "again: ");
+    let only = again.split('\'').nth(1).expect("a quoted title");
+    let listed = place.run(&["--list", "--only", only, "long.yaml"]).ok();
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+}
+
 /// Both pods have the address for 200 ms, in the middle of a step.
 const MOMENT: &str = r#"
 cluster: {nodes: 0}
@@ -726,6 +743,27 @@ fn an_address_that_two_pods_have_for_a_moment_is_found() {
         let said = &finished.stdout;
         assert!(said.contains(part), "no {part:?} in:\n{said}");
     }
+}
+
+#[test]
+fn after_a_reboot_no_pod_has_the_status_of_before() {
+    let text = "
+cluster: {nodes: 1}
+steps:
+- run: {command: podplane run web --replicas 3 --wait}
+- calls: {of: kubelet-node-0, method: RunPodSandbox, delay: 1m}
+- rebootNode: {node: node-0}
+- expect: [{count: pods, where: 'object.status.phase == \"Pending\"', equals: 3}]
+- calls: {of: kubelet-node-0, clear: true}
+- wait: {expect: [{count: pods, where: 'object.status.phase == \"Running\"', equals: 3}]}
+- partition: {node: node-0, from: apiserver}
+- rebootNode: {node: node-0, wait: false}
+- expect: [{count: pods, where: 'object.status.phase == \"Running\"', equals: 3}]
+";
+    let place = Place::new(&[("reboot.yaml", text)]);
+    let said = place.run(&["reboot.yaml"]).ok();
+    assert!(said.contains("1 passed; "), "{said}");
+    place.assert_nothing_is_left();
 }
 
 #[test]

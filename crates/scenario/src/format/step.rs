@@ -62,7 +62,7 @@ pub struct Step {
     /// End a node: its processes, its Node object, its network and its files
     pub remove_node: Option<Node>,
     /// Switch a node off and on again
-    pub reboot_node: Option<Node>,
+    pub reboot_node: Option<Reboot>,
 }
 
 /// A file or an object.
@@ -239,6 +239,16 @@ pub struct Pause {
 pub struct Node {
     /// Its name; with a *, one of those that match, chosen by the seed
     pub node: String,
+}
+
+/// Switching a node off and on again.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reboot {
+    /// Its name; with a *, one of those that match, chosen by the seed
+    pub node: String,
+    /// Wait until each pod that ran on it has another status than before. Default: true
+    pub wait: Option<bool>,
 }
 
 /// A disk.
