@@ -1,6 +1,6 @@
 //! What tests need of the machine.
 
-use std::{env, path::PathBuf};
+use std::{env, path::PathBuf, process::Command};
 
 /// Whether to go on: true if `present`. Where it is not, the test fails and says what to install, unless `PODPLANE_SKIP` names it; then it
 /// is skipped in plain sight.
@@ -35,6 +35,17 @@ pub fn root() -> bool {
         rustix::process::geteuid().is_root(),
         "run it as root",
     )
+}
+
+/// Python with nothing but its own library.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn python3() -> bool {
+    let output = Command::new("python3").arg("--version").output();
+    let present = output.is_ok_and(|output| output.status.success());
+    require("python", present, "apt-get install python3")
 }
 
 /// Python with grpcio and its reflection client; its `PYTHONPATH`.

@@ -322,6 +322,97 @@ fn ctrl_c_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
+/// A shell sends SIGHUP when its terminal is closed, and the kernel does when the shell has ended.
+#[test]
+fn sighup_twice_takes_the_clusters_down_in_order_and_writes_the_report() -> Result<()> {
+    let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
+    let args = ["--junit", "report.xml", "a.yaml"];
+    let mut running = Running::start(&mut place.command(&args))?;
+    running.until("1/2 ")?;
+    running.signal(Signal::HUP)?;
+    // A cluster takes longer to end.
+    running.signal(Signal::HUP)?;
+    assert_eq!(running.end()?, Some(130));
+    place.assert_nothing_is_left();
+    let report = fs::read_to_string(place.scenarios.path().join("report.xml"))?;
+    assert!(
+        report.contains(r#"<skipped message="interrupted"/>"#),
+        "{report}"
+    );
+    Ok(())
+}
+
+/// Runs a command line on a terminal of its own, which is closed as soon as it shows the text.
+const TERMINAL: &str = "
+import os, pty, sys
+text, program = sys.argv[1].encode(), sys.argv[2:]
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(program[0], program)
+shown = b''
+while text not in shown:
+    shown += os.read(terminal, 65536)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+
+/// Nothing can be written there any more.
+#[test]
+fn a_closed_terminal_leaves_nothing_behind() -> Result<()> {
+    if !peers::python3() {
+        return Ok(());
+    }
+    let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
+    let command = place.command(&["--junit", "report.xml", "a.yaml"]);
+    let mut python = wrapped("python3", &["-c", TERMINAL, "1/2 "], &command);
+    let finished = finish(&mut python);
+    assert_eq!(finished.code, Some(130), "{finished:?}");
+    place.assert_nothing_is_left();
+    let report = fs::read_to_string(place.scenarios.path().join("report.xml"))?;
+    assert!(
+        report.contains(r#"<skipped message="interrupted"/>"#),
+        "{report}"
+    );
+    Ok(())
+}
+
+/// A program that runs the command, in the same place.
+fn wrapped(program: &str, args: &[&str], command: &Command) -> Command {
+    let mut wrapper = Command::new(program);
+    wrapper.args(args).arg(command.get_program());
+    wrapper.args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        wrapper.current_dir(dir);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapper.env(name, value),
+            None => wrapper.env_remove(name),
+        };
+    }
+    wrapper
+}
+
+#[test]
+fn nohup_goes_on_without_its_terminal() -> Result<()> {
+    let text = "
+cluster: {nodes: 0}
+steps:
+- expect: [{count: pods, equals: 0}]
+- run: {command: 'until [ -e signalled ]; do sleep 0.1; done'}
+";
+    let place = Place::new(&[("a.yaml", text)]);
+    let command = place.command(&["a.yaml"]);
+    let mut nohup = wrapped("nohup", &[], &command);
+    let mut running = Running::start(nohup.stdin(Stdio::null()))?;
+    running.until("1/2 ")?;
+    running.signal(Signal::HUP)?;
+    fs::write(place.scenarios.path().join("signalled"), "")?;
+    assert_eq!(running.end()?, Some(0));
+    place.assert_nothing_is_left();
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_second_ctrl_c_leaves_at_once_and_the_clusters_follow() -> Result<()> {
     let text = FOREVER.replace("NETWORK", "ledger");
@@ -552,6 +643,127 @@ fn a_command_that_does_not_end_is_ended_with_all_it_started() {
         finished.stdout
     );
     assert_eq!(processes_of("4242.4242").expect("/proc"), []);
+}
+
+#[test]
+fn a_process_that_a_command_leaves_behind_is_refused() {
+    let text = |command: &str| {
+        format!(
+            "cluster: {{nodes: 0}}\nsteps:\n- run: {{command: '{command}', stdout: {{equals: said}}}}\n"
+        )
+    };
+    let place = Place::new(&[
+        ("job.yaml", &text("echo said; sleep 4343.4343 &")),
+        (
+            "daemon.yaml",
+            &text("echo said; setsid sleep 4343.4343 > /dev/null 2>&1 &"),
+        ),
+        ("ends.yaml", &text("echo said; sleep 0.1 &")),
+        ("ended.yaml", &text("echo said; sleep 4343.4343 & kill $!")),
+    ]);
+    let finished = place.run(&["."]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = finished.stdout;
+    for part in ["PASS ends ", "PASS ended ", "FAIL job ", "FAIL daemon "] {
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+    let expected = "expected: no process that outlives the command: wait for it or end it there";
+    assert_eq!(said.matches(expected).count(), 2, "{said}");
+    let was = "was:      went on: sleep 4343.4343 (pid ";
+    assert_eq!(said.matches(was).count(), 2, "{said}");
+    assert_eq!(processes_of("4343.4343").expect("/proc"), []);
+}
+
+#[test]
+fn a_long_value_of_the_matrix_keeps_neither_logs_nor_repetition_away() {
+    let text = format!(
+        "matrix: {{text: ['{}']}}\ncluster: {{nodes: 0}}\nsteps:\n- expect: [{{count: pods, equals: 1}}]\n",
+        "long ".repeat(100)
+    );
+    let place = Place::new(&[("long.yaml", &text)]);
+    let finished = place.run(&["long.yaml"]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let kept = line_after(&finished.stdout, "logs: ");
+    assert!(Path::new(kept).join("recording.jsonl").exists(), "{kept}");
+    let again = line_after(&finished.stdout, "again: ");
+    let only = again.split('\'').nth(1).expect("a quoted title");
+    let listed = place.run(&["--list", "--only", only, "long.yaml"]).ok();
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+}
+
+/// Both pods have the address for 200 ms, in the middle of a step.
+const MOMENT: &str = r#"
+cluster: {nodes: 0}
+steps:
+- apply:
+  - {apiVersion: v1, kind: Node, metadata: {name: a}, spec: {podCIDR: 10.244.0.0/24, podCIDRs: [10.244.0.0/24]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {nodeName: a, containers: [{name: c, image: pause}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: y}, spec: {nodeName: a, containers: [{name: c, image: pause}]}}
+- name: both have it
+  VIOLATIONS
+  run:
+    command: [python3, '-']
+    stdin: |
+      import os, time, urllib.request
+      server = open(os.environ["PODPLANE_DATA_DIR"] + "/apiserver.address").read().strip()
+      def set_ip(pod, ip):
+          status = '{"status": {"phase": "Running", "podIP": "%s", "podIPs": [{"ip": "%s"}]}}' % (ip, ip)
+          url = f"http://{server}/api/v1/namespaces/default/pods/{pod}/status"
+          headers = {"Content-Type": "application/merge-patch+json"}
+          urllib.request.urlopen(urllib.request.Request(url, status.encode(), headers, method="PATCH"))
+      set_ip("x", "10.244.0.2")
+      set_ip("y", "10.244.0.2")
+      time.sleep(0.2)
+      set_ip("y", "10.244.0.3")
+"#;
+
+#[test]
+fn an_address_that_two_pods_have_for_a_moment_is_found() {
+    if !peers::python3() {
+        return;
+    }
+    let named = MOMENT.replace("VIOLATIONS", "violations: [duplicate-pod-ip]");
+    // It is over, so that this step names nothing.
+    let named = named + "- expect: [{count: pods, equals: 2}]\n";
+    let place = Place::new(&[
+        ("silent.yaml", &MOMENT.replace("  VIOLATIONS\n", "")),
+        ("named.yaml", &named),
+    ]);
+    let finished = place.run(&["."]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    for part in [
+        "PASS named ",
+        "FAIL silent ",
+        "step 2, both have it: the invariants:",
+        "expected: no violation",
+        "was:      duplicate-pod-ip",
+        "address 10.244.0.2 is used by live pods default/x and default/y: from revision ",
+        " to revision ",
+    ] {
+        let said = &finished.stdout;
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+}
+
+#[test]
+fn after_a_reboot_no_pod_has_the_status_of_before() {
+    let text = "
+cluster: {nodes: 1}
+steps:
+- run: {command: podplane run web --replicas 3 --wait}
+- calls: {of: kubelet-node-0, method: RunPodSandbox, delay: 1m}
+- rebootNode: {node: node-0}
+- expect: [{count: pods, where: 'object.status.phase == \"Pending\"', equals: 3}]
+- calls: {of: kubelet-node-0, clear: true}
+- wait: {expect: [{count: pods, where: 'object.status.phase == \"Running\"', equals: 3}]}
+- partition: {node: node-0, from: apiserver}
+- rebootNode: {node: node-0, wait: false}
+- expect: [{count: pods, where: 'object.status.phase == \"Running\"', equals: 3}]
+";
+    let place = Place::new(&[("reboot.yaml", text)]);
+    let said = place.run(&["reboot.yaml"]).ok();
+    assert!(said.contains("1 passed; "), "{said}");
+    place.assert_nothing_is_left();
 }
 
 #[test]

@@ -34,9 +34,7 @@ fn each_is_well_formed() {
 /// It prints as it goes, so that a run that never ends can be seen in a log of CI.
 #[test]
 fn each_holds() {
-    let python = Command::new("python3").arg("--version").output();
-    let has_python = python.is_ok_and(|python| python.status.success());
-    if !peers::require("python", has_python, "apt-get install python3") {
+    if !peers::python3() {
         return;
     }
     let mut command = test();

@@ -58,7 +58,7 @@ pub(crate) fn host_name() -> anyhow::Result<NodeName> {
     Ok(name.parse()?)
 }
 
-/// Runs until SIGINT or SIGTERM.
+/// Runs until SIGINT, SIGTERM or SIGHUP.
 pub(crate) fn run(node: &LoneNode, dir: &DataDir) -> anyhow::Result<()> {
     dir.prepare()?;
     let lock = dir.lock()?;

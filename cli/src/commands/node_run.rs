@@ -20,7 +20,8 @@ use crate::{
     global::Global,
 };
 
-/// Be a node of the cluster at --server: run a CRI server and a kubelet here, until SIGINT or SIGTERM
+/// Be a node of the cluster at --server: run a CRI server and a kubelet here, until SIGINT, SIGTERM or
+/// SIGHUP
 ///
 /// In kernel mode the network namespace that this is started in is the node's: its pods hang on a bridge there, and routes to other nodes' pods are kept there. A node that is started
 /// again under its name goes on with what is in its data directory, as a machine does that was switched off.

@@ -1,6 +1,6 @@
 //! `test`: runs scenarios, each in a cluster of its own.
 
-use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{io::Write as _, num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::{Arg, CommandFactory as _};
@@ -141,7 +141,7 @@ fn only(mut cases: Vec<Case>, text: Option<&str>) -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Plays them. A first signal ends them in order, a second one at once.
+/// Plays them. A first signal ends them in order, a second one at once, unless it is SIGHUP.
 fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
@@ -154,14 +154,23 @@ fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
         tokio::select! {
             verdict = &mut played => return verdict,
             signal = requests.next() => {
-                anstream::eprintln!("{signal}: taking all clusters down");
+                notice(&format!("{signal}: taking all clusters down"));
                 cancel.cancel();
             }
         }
+        // When a terminal is closed its shell sends SIGHUP, and the kernel does after the shell's end.
+        let insists = async {
+            loop {
+                match requests.next().await {
+                    "SIGHUP" => {}
+                    signal => break signal,
+                }
+            }
+        };
         tokio::select! {
             verdict = &mut played => verdict,
-            signal = requests.next() => {
-                anstream::eprintln!("{signal}: leaving at once; the clusters end by themselves");
+            signal = insists => {
+                notice(&format!("{signal}: leaving at once; the clusters end by themselves"));
                 // What is dropped would be waited for.
                 std::mem::forget(played);
                 Ok(Verdict::Interrupted)
@@ -170,6 +179,11 @@ fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
     });
     runtime.shutdown_background();
     verdict
+}
+
+/// Writes a line to standard error, if that is still there: after SIGHUP the terminal is not.
+fn notice(line: &str) {
+    _ = writeln!(anstream::stderr(), "{line}");
 }
 
 /// What scenarios may name: kinds, and the flags of services, from what reads their command lines.

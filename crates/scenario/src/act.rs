@@ -1,8 +1,8 @@
 //! Carrying out what a step says.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use podplane_testkit::{
     Signal,
     link::{self, CallFault},
@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep};
 use crate::{
     command,
     format::{
-        self, AddNodes, Calls, Cut, Deletion, Heal, Kill, Manifest, Pause, Restart, Scale, Side,
+        self, AddNodes, Calls, Cut, Deletion, Heal, Kill, Manifest, Pause, Reboot, Restart, Scale,
+        Side,
     },
     look::{Unmet, unmet},
     plan::{Action, Expectation, Run, Wait, glob},
@@ -180,9 +181,12 @@ pub(crate) async fn act(
             stage.cluster.remove_node(name.as_str()).await?;
             return Ok(Done::chosen(node, name));
         }
-        Action::RebootNode(format::Node { node }) => {
+        Action::RebootNode(Reboot { node, wait }) => {
             let name = stage.one_node(node).await?;
-            stage.cluster.reboot_node(name.as_str()).await?;
+            match wait {
+                Some(false) => stage.cluster.reboot_node(name.as_str()).await?,
+                _ => reboot(stage, &name, doing).await?,
+            }
             return Ok(Done::chosen(node, name));
         }
         Action::Partition(cut) => return partition(stage, cut).await,
@@ -339,6 +343,57 @@ async fn delete(stage: &Stage, deletions: &[Deletion]) -> Result<()> {
     Ok(())
 }
 
+/// Reboots a node, and waits until its kubelet has written a status of each pod that ran there:
+/// until then they are Running to whoever asks. Nobody but the kubelet writes to a pod that runs,
+/// so that any later revision of it will do.
+async fn reboot(stage: &Stage, node: &str, doing: &(dyn Fn(&str) + Sync)) -> Result<()> {
+    let before = running_on(stage, node).await;
+    let before = before.context(
+        "the status of its pods before the reboot is not known, so nobody can wait for another; \
+         if that is meant, say wait: false",
+    )?;
+    stage.cluster.reboot_node(node).await?;
+    let within = stage.case.within;
+    let begun = Instant::now();
+    loop {
+        // The API server may be away for a while.
+        let stale = running_on(stage, node).await.map(|now| {
+            let mut stale = before.clone();
+            stale.retain(|pod, revision| now.get(pod) == Some(revision));
+            stale
+        });
+        let why = match stale {
+            Ok(stale) if stale.is_empty() => return Ok(()),
+            Ok(stale) => listed(&stale.into_keys().collect::<Vec<_>>()),
+            Err(error) => format!("{error:#}"),
+        };
+        if begun.elapsed() > within {
+            bail!(
+                "pods on {node} have the status of before the reboot after {within:?}: {why}; if its kubelet cannot write another, say wait: false"
+            );
+        }
+        doing(&format!("waiting for the status of {why}"));
+        sleep(LOOK).await;
+    }
+}
+
+/// The revisions of the pods that run on a node, by namespace and name.
+async fn running_on(stage: &Stage, node: &str) -> Result<BTreeMap<String, String>> {
+    let pods = stage.objects.list("pods", None, None).await?;
+    let is_meant =
+        |pod: &&Value| pod["spec"]["nodeName"] == node && pod["status"]["phase"] == "Running";
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let each = pods.iter().filter(is_meant).map(|pod| {
+        let metadata = &pod["metadata"];
+        let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
+        (
+            format!("{namespace}/{name}"),
+            text(&metadata["resourceVersion"]),
+        )
+    });
+    Ok(each.collect())
+}
+
 async fn wait(
     stage: &Stage,
     expect: &[Expectation],
@@ -364,8 +419,8 @@ async fn wait(
 }
 
 async fn execute(stage: &Stage, run: &Run) -> Result<(), Fault> {
-    let finished = command::execute(stage, run).await?;
-    let judged = command::judge(run, finished.as_ref());
+    let ended = command::execute(stage, run).await?;
+    let judged = command::judge(run, &ended);
     judged.map_err(|(expected, was)| Fault::Command { expected, was })
 }
 

@@ -1,28 +1,102 @@
 //! Commands that a scenario runs.
 
-use std::{path::Path, process::Stdio};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    pin::pin,
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use podplane_testkit::Finished;
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
+use procfs::process::Process;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    process::{ChildStdin, Command},
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{plan::Run, stage::Stage};
 
-/// Ends all that a command started, should it not have ended by itself.
-struct Group(Option<Pid>);
+/// Time between two looks at the processes that a command started.
+const LOOK: Duration = Duration::from_millis(20);
 
-impl Drop for Group {
+/// Time that processes may outlive the command which started them: they may be about to end.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The variable by which the processes that a command started are found among all.
+const MARK: &str = "SCRATCH";
+
+/// The end of a command.
+#[derive(Debug)]
+pub(crate) struct CommandEnd {
+    /// `None` if it did not end in time.
+    finished: Option<Finished>,
+    /// The processes that it started and that went on: command lines, and what became of them.
+    left: Vec<String>,
+}
+
+/// A command and all that it started, which are killed when this is dropped.
+struct ProcessTree {
+    group: Option<Pid>,
+    scratch: PathBuf,
+}
+
+impl ProcessTree {
+    /// The processes that run: those of its group, and daemons that have left it.
+    fn processes(&self) -> Vec<Process> {
+        let is_meant = |process: &Process| {
+            let stat = process.stat().ok()?;
+            // They cannot be killed any more.
+            let is_live = !['Z', 'X'].contains(&stat.state);
+            let is_grouped = self.group.map(Pid::as_raw_pid) == Some(stat.pgrp);
+            let is_marked = || {
+                let environ = process.environ().ok()?;
+                Some(environ.get(OsStr::new(MARK))? == self.scratch.as_os_str())
+            };
+            Some(is_live && (is_grouped || is_marked().unwrap_or_default()))
+        };
+        let all = procfs::process::all_processes().into_iter().flatten();
+        all.flatten()
+            .filter(|process| is_meant(process).unwrap_or_default())
+            .collect()
+    }
+
+    /// Waits for a while until none runs. Returns the command lines of those that do.
+    async fn outlasting(&self) -> Vec<String> {
+        let begun = Instant::now();
+        let mut left = self.processes();
+        while !left.is_empty() && begun.elapsed() < GRACE {
+            sleep(LOOK).await;
+            left = self.processes();
+        }
+        left.iter().map(line).collect()
+    }
+}
+
+impl Drop for ProcessTree {
     fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // Nobody may be left in it.
+        // A process that is gone already needs no signal.
+        if let Some(group) = self.group {
             let _ = kill_process_group(group, Signal::KILL);
+        }
+        for process in self.processes() {
+            if let Some(pid) = Pid::from_raw(process.pid()) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
         }
     }
 }
 
-/// Runs a command beside the scenario's file. `None` if it did not end in time.
-pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<Option<Finished>> {
+fn line(process: &Process) -> String {
+    let words = process.cmdline().unwrap_or_default();
+    format!("{} (pid {}, killed)", words.join(" "), process.pid())
+}
+
+/// Runs a command beside the scenario's file, with all that it starts.
+pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<CommandEnd> {
     let (program, args) = run.words.split_first().context("want a program")?;
     let dir = stage.case.dir();
     let program = match program.contains('/') && Path::new(program).is_relative() {
@@ -32,8 +106,8 @@ pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<Option<Finished>
     let mut command = Command::from(stage.cluster.command(&program, args));
     command
         .current_dir(&dir)
-        .env("SCRATCH", &stage.scratch)
         .envs(&run.env)
+        .env(MARK, &stage.scratch)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -41,31 +115,77 @@ pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<Option<Finished>
         .kill_on_drop(true);
     let mut child = command.spawn().with_context(|| format!("run {program}"))?;
     let id = child.id().and_then(|id| i32::try_from(id).ok());
-    let group = Group(id.and_then(Pid::from_raw));
-    let input = run.stdin.clone().unwrap_or_default();
-    let stdin = child.stdin.take();
-    let write = async move {
-        if let Some(mut stdin) = stdin {
-            // A command need not read.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        }
+    let started = ProcessTree {
+        group: id.and_then(Pid::from_raw),
+        scratch: stage.scratch.clone(),
     };
-    let ended = timeout(run.within, async {
-        let (output, ()) = tokio::join!(child.wait_with_output(), write);
-        output
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let (status, mut left, is_read) = {
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let input = run.stdin.clone().unwrap_or_default();
+        let mut pipe = pin!(async {
+            tokio::join!(
+                write(pipes.0, input),
+                read(pipes.1, &mut stdout),
+                read(pipes.2, &mut stderr)
+            )
+        });
+        let mut wait = pin!(async {
+            let status = match timeout(run.within, child.wait()).await {
+                Ok(status) => Some(status.with_context(|| format!("run {program}"))?),
+                Err(_) => None,
+            };
+            let left = match status {
+                Some(_) => started.outlasting().await,
+                None => started.processes().iter().map(line).collect(),
+            };
+            drop(started);
+            anyhow::Ok((status, left))
+        });
+        let mut is_read = false;
+        let waited = loop {
+            // Both go on where they were.
+            tokio::select! {
+                waited = &mut wait => break waited,
+                _ = &mut pipe, if !is_read => is_read = true,
+            }
+        };
+        let (status, left) = waited?;
+        // They have an end now, unless somebody else has them.
+        is_read = is_read || timeout(GRACE, pipe).await.is_ok();
+        (status, left, is_read)
+    };
+    if !is_read {
+        left.push("one that has its output open (not found, and not killed)".into());
+    }
+    let finished = status.map(|status| {
+        let output = Output {
+            status,
+            stdout,
+            stderr,
+        };
+        output.into()
     });
-    let output = ended.await;
-    drop(group);
-    match output {
-        Ok(output) => Ok(Some(
-            output.with_context(|| format!("run {program}"))?.into(),
-        )),
-        Err(_) => Ok(None),
+    Ok(CommandEnd { finished, left })
+}
+
+async fn write(stdin: Option<ChildStdin>, input: String) {
+    if let Some(mut stdin) = stdin {
+        // A command need not read.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    }
+}
+
+async fn read(pipe: Option<impl AsyncRead + Unpin>, to: &mut Vec<u8>) {
+    if let Some(mut pipe) = pipe {
+        // Bytes that were read before an error stay.
+        let _ = pipe.read_to_end(to).await;
     }
 }
 
 /// What is wrong with how it ended, in what was expected and what was there.
-pub(crate) fn judge(run: &Run, finished: Option<&Finished>) -> Result<(), (String, String)> {
+pub(crate) fn judge(run: &Run, ended: &CommandEnd) -> Result<(), (String, String)> {
+    let CommandEnd { finished, left } = ended;
     let Some(Finished {
         code,
         stdout,
@@ -74,7 +194,7 @@ pub(crate) fn judge(run: &Run, finished: Option<&Finished>) -> Result<(), (Strin
     else {
         return Err((
             format!("to end within {:?}", run.within),
-            "it went on, and was killed".into(),
+            format!("went on: {}", left.join(", ")),
         ));
     };
     let said = || {
@@ -92,6 +212,12 @@ pub(crate) fn judge(run: &Run, finished: Option<&Finished>) -> Result<(), (Strin
         return Err((
             format!("exit code {}", run.exit_code),
             format!("{ended}{}", said()),
+        ));
+    }
+    if !left.is_empty() {
+        return Err((
+            "no process that outlives the command: wait for it or end it there".into(),
+            format!("went on: {}", left.join(", ")),
         ));
     }
     for (name, rule, text) in [

@@ -37,8 +37,9 @@ impl Console {
         // Nobody may be reading any more; the exit code is told all the same.
         let print = || _ = writeln!(anstream::stdout().lock(), "{line}");
         match &self.bars {
-            Some(bars) => bars.suspend(print),
-            None => print(),
+            // `suspend` panics if it cannot write. A terminal that was closed is not one any more.
+            Some(bars) if std::io::stderr().is_terminal() => bars.suspend(print),
+            _ => print(),
         }
     }
 

@@ -139,6 +139,12 @@ impl<'a> Document<'a> {
                 Ok(value) => return (Some(value), problems),
                 Err(wrong) => wrong,
             };
+            // To JSON Schema 3.0 is a whole number, too.
+            if message.starts_with("invalid type: floating point")
+                && self.node_mut(&path).is_some_and(Node::make_whole)
+            {
+                continue;
+            }
             // It may be what was taken out.
             if !(message.starts_with("missing field") && self.is_damaged(&path)) {
                 problems.push(self.decode_problem(&path, &message));
@@ -176,8 +182,12 @@ impl<'a> Document<'a> {
         let Some((last, parents)) = length.and_then(|length| path.0[..length].split_last()) else {
             return false;
         };
-        let parent = parents.iter().try_fold(&mut self.root, child_mut);
+        let parent = self.node_mut(&Path(parents.to_vec()));
         parent.is_some_and(|parent| parent.take_out(last))
+    }
+
+    fn node_mut(&mut self, path: &Path) -> Option<&mut Node> {
+        path.0.iter().try_fold(&mut self.root, child_mut)
     }
 
     /// Whether something was taken out of the value at `path`.
@@ -403,6 +413,27 @@ impl Node {
             }
             true
         });
+    }
+
+    /// Writes numbers such as 3.0 as whole ones. Returns whether there were any.
+    fn make_whole(&mut self) -> bool {
+        match &mut self.content {
+            Content::Scalar(value) => {
+                let float = value.as_f64().filter(|_| value.is_f64());
+                let float = float.filter(|float| float.fract() == 0.0);
+                // Without the sign of a zero.
+                let whole = float.and_then(|float| format!("{:.0}", float + 0.0).parse().ok());
+                match whole.filter(|whole: &Number| !whole.is_f64()) {
+                    Some(whole) => {
+                        *value = Value::Number(whole);
+                        true
+                    }
+                    None => false,
+                }
+            }
+            Content::List(items) => items.iter_mut().any(Self::make_whole),
+            Content::Map(entries) => entries.iter_mut().any(|(.., value)| value.make_whole()),
+        }
     }
 
     /// Keeps the entries of a mapping, and the items of a list, that `keep` wants. It is given the key, if there is one, and where the entry begins.

@@ -2,16 +2,15 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use anyhow::ensure;
 use podplane_ipam::audit::{self, Violation, World};
+use podplane_testkit::monitor::{ListedRevisions, ViolationSpan};
 use tokio::time::{Instant, sleep};
 
 use crate::{format::ViolationKind, plan::Step, stage::Stage};
 
 /// How often is looked.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// Nodes, pods and files are not seen at the same moment. What is still so after this long was no such deception.
-const CERTAIN: Duration = Duration::from_secs(3);
 
 /// How long pods that are about to get or to lose an address are waited for in the end. Some never will.
 const REST: Duration = Duration::from_secs(1);
@@ -20,8 +19,40 @@ const REST: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Otherwise {
     pub(crate) expected: BTreeSet<ViolationKind>,
-    /// What was there, or why nobody could see it.
-    pub(crate) found: Result<Vec<Violation>, String>,
+    pub(crate) found: Findings,
+}
+
+/// The findings of the checker.
+#[derive(Debug)]
+pub(crate) enum Findings {
+    /// This was there at the last look.
+    Lasting(Vec<Violation>),
+    /// This was there at some revision, and may be over.
+    AtRevisions(Vec<ViolationSpan>),
+    /// Nobody could see what was there.
+    Nothing(String),
+}
+
+impl Findings {
+    pub(crate) fn violations(&self) -> Vec<&Violation> {
+        match self {
+            Self::Lasting(each) => each.iter().collect(),
+            Self::AtRevisions(each) => each.iter().map(|span| &span.violation).collect(),
+            Self::Nothing(_) => Vec::new(),
+        }
+    }
+
+    /// A text for each violation.
+    fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Lasting(each) => each.iter().map(ToString::to_string).collect(),
+            Self::AtRevisions(each) => each
+                .iter()
+                .map(|span| span.to_string().replace('\n', "\n            "))
+                .collect(),
+            Self::Nothing(_) => Vec::new(),
+        }
+    }
 }
 
 impl std::fmt::Display for Otherwise {
@@ -35,22 +66,23 @@ impl std::fmt::Display for Otherwise {
                 .join(", "),
         };
         write!(f, "the invariants:\n  expected: {}", names(&self.expected))?;
-        match &self.found {
-            Err(error) => write!(f, "\n  was:      not to be seen: {error}"),
-            Ok(found) => {
-                write!(f, "\n  was:      {}", names(&kinds(found)))?;
-                found.iter().take(20).try_for_each(|violation| {
-                    write!(
-                        f,
-                        "\n            {}: {violation}",
-                        ViolationKind::from(violation).as_str()
-                    )
-                })?;
-                match found.len().checked_sub(20) {
-                    Some(more @ 1..) => write!(f, "\n            and {more} more"),
-                    _ => Ok(()),
-                }
-            }
+        if let Findings::Nothing(error) = &self.found {
+            return write!(f, "\n  was:      not to be seen: {error}");
+        }
+        let violations = self.found.violations();
+        write!(
+            f,
+            "\n  was:      {}",
+            names(&kinds(violations.iter().copied()))
+        )?;
+        let each = violations.iter().zip(self.found.lines());
+        for (violation, line) in each.take(20) {
+            let kind = ViolationKind::from(*violation).as_str();
+            write!(f, "\n            {kind}: {line}")?;
+        }
+        match violations.len().checked_sub(20) {
+            Some(more @ 1..) => write!(f, "\n            and {more} more"),
+            _ => Ok(()),
         }
     }
 }
@@ -66,62 +98,81 @@ pub(crate) struct Expected<'a> {
 }
 
 /// Waits until the checker finds what the step says, and nothing else. Returns what it found.
+///
+/// Lists and files are compared again and again: they are not of one moment, so what they show may
+/// be passing. Every revision of pods and nodes is judged, too, by the same rules
+/// ([`audit::Tracker`]): what breaks them at a revision did break them, for however short a time.
 pub(crate) async fn check(
-    stage: &Stage,
+    stage: &mut Stage,
     expected: &Expected<'_>,
 ) -> Result<Vec<Violation>, Otherwise> {
     let Expected { step, is_last, .. } = expected;
     if !stage.is_observable() {
         return Ok(Vec::new());
     }
+    let otherwise = |found| Otherwise {
+        expected: step.violations.clone(),
+        found,
+    };
     let begun = Instant::now();
-    let mut certain_from: Option<Instant> = None;
+    let mut listed = None;
+    let mut seen = Vec::new();
     loop {
-        let found = match stage.cluster.world().await {
+        let looked = look(stage, &mut listed).await;
+        let new = stage.new_spans();
+        let unexpected: Vec<_> = new
+            .iter()
+            .filter(|span| !expected.allows(&span.violation))
+            .cloned()
+            .collect();
+        if !unexpected.is_empty() {
+            return Err(otherwise(Findings::AtRevisions(unexpected)));
+        }
+        seen.extend(new.into_iter().map(|span| span.violation));
+        let found = match looked {
             Ok(world) => {
                 let found = audit::check(&world);
                 let is_over = !is_last || is_at_rest(&world) || begun.elapsed() >= REST;
-                if is_over && kinds(&found) == step.violations {
-                    return Ok(found);
+                if is_over && expected.is_met(&found, &seen) {
+                    seen.retain(|violation| !found.contains(violation));
+                    return Ok(found.into_iter().chain(seen).collect());
                 }
-                Ok(found)
+                Findings::Lasting(found)
             }
-            Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+            Err(error) => Findings::Nothing(format!("{error:#}")),
         };
-        let patience = match &found {
-            Ok(found) => patience(found, expected),
-            Err(_) => None,
-        };
-        certain_from = patience.and(certain_from.or_else(|| Some(Instant::now())));
-        let is_certain = certain_from
-            .zip(patience)
-            .is_some_and(|(since, patience)| since.elapsed() >= patience.min(step.settle));
-        if is_certain || begun.elapsed() >= step.settle {
-            return Err(Otherwise {
-                expected: step.violations.clone(),
-                found,
-            });
+        if begun.elapsed() >= step.settle {
+            return Err(otherwise(found));
         }
         sleep(LOOK).await;
     }
 }
 
-/// How long what was found may be passing, if it hardly can be: sandboxes that are being made, and pods that are being collected, look wrong for a while.
-fn patience(found: &[Violation], expected: &Expected<'_>) -> Option<Duration> {
-    let kinds = kinds(found);
-    let is_new = |kind| {
-        kinds.contains(&kind)
-            && ![&expected.step.violations, expected.before]
-                .iter()
-                .any(|known| known.contains(&kind))
+/// Looks at the cluster, once the watches have been told of all that there was when the step ended.
+async fn look(stage: &Stage, listed: &mut Option<ListedRevisions>) -> anyhow::Result<World> {
+    let world = stage.cluster.world().await?;
+    let listed = match listed {
+        Some(listed) => listed,
+        None => listed.insert(stage.monitor.listed().await?),
     };
-    if is_new(ViolationKind::OverlappingPodCidr) {
-        // All blocks are seen in one list.
-        Some(Duration::ZERO)
-    } else if is_new(ViolationKind::DuplicatePodIp) {
-        Some(CERTAIN)
-    } else {
-        None
+    let has_reached = stage.monitor.history().has_reached(listed);
+    ensure!(has_reached, "the watches of pods and nodes are behind");
+    Ok(world)
+}
+
+impl Expected<'_> {
+    /// Returns true if a violation may be there while the step goes on, or while what the step before
+    /// has left passes.
+    fn allows(&self, violation: &Violation) -> bool {
+        let kind = ViolationKind::from(violation);
+        self.step.violations.contains(&kind) || self.before.contains(&kind)
+    }
+
+    /// Returns true if the step names all that is there `now`, and all that it names is there or was
+    /// `seen` at a revision.
+    fn is_met(&self, now: &[Violation], seen: &[Violation]) -> bool {
+        let named = &self.step.violations;
+        kinds(now).is_subset(named) && named.is_subset(&kinds(now.iter().chain(seen)))
     }
 }
 
@@ -131,25 +182,16 @@ fn is_at_rest(world: &World) -> bool {
     pods.all(|pod| !pod.deleting && (pod.node.is_none() || !pod.ips.is_empty()))
 }
 
-fn kinds(violations: &[Violation]) -> BTreeSet<ViolationKind> {
-    violations.iter().map(ViolationKind::from).collect()
+fn kinds<'a>(violations: impl IntoIterator<Item = &'a Violation>) -> BTreeSet<ViolationKind> {
+    violations.into_iter().map(ViolationKind::from).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use podplane_ipam::audit::{Node, Pod};
+    use podplane_ipam::audit::Pod;
 
     use super::*;
     use crate::plan::Action;
-
-    fn node(name: &str, block: &str) -> Node {
-        Node {
-            name: name.into(),
-            uid: name.into(),
-            pod_cidrs: vec![block.parse().unwrap()],
-            ip_capacity: None,
-        }
-    }
 
     fn pod(name: &str, node: &str, ip: Option<&str>) -> Pod {
         Pod {
@@ -164,7 +206,19 @@ mod tests {
         }
     }
 
-    fn after(step: &[ViolationKind], before: &[ViolationKind], world: &World) -> Option<Duration> {
+    fn duplicate() -> Violation {
+        Violation::DuplicateAddress {
+            ip: "10.0.0.2".parse().unwrap(),
+            pods: Vec::new(),
+        }
+    }
+
+    /// Asks of a step that names `step`, after one that names `before`.
+    fn ask<T>(
+        step: &[ViolationKind],
+        before: &[ViolationKind],
+        question: impl FnOnce(&Expected<'_>) -> T,
+    ) -> T {
         let step = Step {
             at: crate::Position { line: 1, column: 1 },
             title: String::new(),
@@ -173,31 +227,34 @@ mod tests {
             settle: Duration::from_secs(20),
         };
         let before = before.iter().copied().collect();
-        let expected = Expected {
+        question(&Expected {
             step: &step,
             before: &before,
             is_last: false,
-        };
-        patience(&audit::check(world), &expected)
+        })
     }
 
     #[test]
-    fn blocks_of_one_list_overlap_for_certain_unless_they_did_before() {
+    fn allows_what_this_step_or_the_one_before_names() {
         use ViolationKind::{DuplicatePodIp, OverlappingPodCidr};
-        let mut world = World {
-            nodes: vec![node("a", "10.0.0.0/24"), node("b", "10.0.0.0/25")],
-            ..World::default()
-        };
-        assert_eq!(after(&[], &[], &world), Some(Duration::ZERO));
-        assert_eq!(after(&[OverlappingPodCidr], &[], &world), None);
-        assert_eq!(after(&[], &[OverlappingPodCidr], &world), None);
-        world.pods = vec![
-            pod("x", "a", Some("10.0.0.2")),
-            pod("y", "b", Some("10.0.0.2")),
-        ];
-        assert_eq!(after(&[], &[OverlappingPodCidr], &world), Some(CERTAIN));
-        let both = [OverlappingPodCidr, DuplicatePodIp];
-        assert_eq!(after(&both, &[], &world), None);
+        let allows = |step: &[_], before: &[_]| ask(step, before, |of| of.allows(&duplicate()));
+        assert!(!allows(&[], &[]));
+        assert!(!allows(&[OverlappingPodCidr], &[OverlappingPodCidr]));
+        assert!(allows(&[OverlappingPodCidr, DuplicatePodIp], &[]));
+        assert!(allows(&[], &[DuplicatePodIp]));
+    }
+
+    #[test]
+    fn a_named_violation_is_there_or_was_seen_and_no_other_is_there() {
+        let named = [ViolationKind::DuplicatePodIp];
+        let is_met = |step: &[_], now: &[_], seen: &[_]| ask(step, &[], |of| of.is_met(now, seen));
+        assert!(is_met(&[], &[], &[]));
+        assert!(is_met(&named, &[duplicate()], &[]));
+        assert!(is_met(&named, &[], &[duplicate()]));
+        assert!(!is_met(&named, &[], &[]));
+        assert!(!is_met(&[], &[duplicate()], &[]));
+        // The step before named it.
+        assert!(is_met(&[], &[], &[duplicate()]));
     }
 
     #[test]

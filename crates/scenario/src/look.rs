@@ -140,8 +140,8 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
             .await
         }
         Rule::Command(run) => {
-            let finished = command::execute(stage, run).await?;
-            Ok(command::judge(run, finished.as_ref()))
+            let ended = command::execute(stage, run).await?;
+            Ok(command::judge(run, &ended))
         }
         Rule::Call {
             method,

@@ -8,11 +8,12 @@ use std::{
 
 use regex::Regex;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     format::{
         AddNodes, Calls, Cluster, Cut, Deletion, EventType, Heal, Kill, Manifest, Node, ObjectRef,
-        Pause, Ping, Process, Restart, Scale, ViolationKind,
+        Pause, Ping, Process, Reboot, Restart, Scale, ViolationKind, plain,
     },
     problem::Position,
     rule::{self, Cel, Numbers, TextRule, ValueRule},
@@ -75,19 +76,15 @@ impl Case {
         self
     }
 
-    /// The name, with the values of the matrix: `full[mask=30,policy=off]`.
+    /// The name, with the values of the matrix: `full[mask=30,policy=off]`. Long values are
+    /// shortened.
     pub fn title(&self) -> String {
         if self.values.is_empty() {
             return self.name.clone();
         }
-        let value = |value: &Value| match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        let each: Vec<_> = self
-            .values
-            .iter()
-            .map(|(name, of)| format!("{name}={}", value(of)))
+        let each = self.values.iter();
+        let each: Vec<_> = each
+            .map(|(name, value)| format!("{name}={}", short(&plain(value))))
             .collect();
         format!("{}[{}]", self.name, each.join(","))
     }
@@ -142,7 +139,7 @@ pub(crate) enum Action {
     Restart(Restart),
     AddNodes(AddNodes),
     RemoveNode(Node),
-    RebootNode(Node),
+    RebootNode(Reboot),
 }
 
 #[derive(Clone, Debug)]
@@ -226,6 +223,23 @@ pub(crate) enum Look {
         path: rule::Path,
         rule: ValueRule,
     },
+}
+
+/// Characters of a matrix's value that a title has.
+const SHORT: usize = 32;
+
+/// A value as a title has it. Of a long one, or one of several lines, this is the beginning and the
+/// first digits of its SHA-256 digest: these are the same in every version, so that reports can be
+/// compared.
+fn short(text: &str) -> String {
+    if text.chars().count() <= SHORT && !text.contains(char::is_control) {
+        return text.to_owned();
+    }
+    let line = text.trim_start().lines().next().unwrap_or_default();
+    let beginning = line.chars().filter(|c| !c.is_control()).take(SHORT);
+    let digest = Sha256::digest(text);
+    let digest = digest.iter().take(4).map(|byte| format!("{byte:02x}"));
+    beginning.chain(['…']).collect::<String>() + &digest.collect::<String>()
 }
 
 /// `kubelet-*` as a pattern.

@@ -29,6 +29,9 @@ use crate::{
     stage::{Stage, data_dir},
 };
 
+/// Characters of a run's title that the name of its directory has.
+const NAME: usize = 120;
+
 /// How many events a failure shows.
 const EVENTS: usize = 12;
 
@@ -295,17 +298,14 @@ async fn carried_out(
     let doing = |what: &str| track.doing(what);
     let done = act(stage, &step.action, &doing).await;
     let done = done.map_err(|fault| fault.to_string())?;
-    let tell = |found: &[Violation]| {
-        let each = found.iter().map(ToString::to_string);
-        each.for_each(|violation| recorder.violation(&violation));
-    };
+    let tell = |violation: &Violation| recorder.violation(&violation.to_string());
     match invariants::check(stage, expected).await {
         Ok(found) => {
-            tell(&found);
+            found.iter().for_each(tell);
             Ok(done)
         }
         Err(otherwise) => {
-            tell(otherwise.found.as_deref().unwrap_or_default());
+            otherwise.found.violations().into_iter().for_each(tell);
             Err(otherwise.to_string())
         }
     }
@@ -376,7 +376,8 @@ fn save(job: &Job, dir: &Path, output: &Path) -> Result<PathBuf> {
         _ if c.is_ascii_alphanumeric() || "-_.=".contains(c) => c,
         _ => '-',
     };
-    let name: String = job.title.chars().map(plain).collect();
+    // A file's name has room for 255 bytes, and this is the beginning of one.
+    let name: String = job.title.chars().map(plain).take(NAME).collect();
     let name = name.trim_end_matches('-');
     fs::create_dir_all(output).with_context(|| format!("make {}", output.display()))?;
     let kept = tempfile::Builder::new()

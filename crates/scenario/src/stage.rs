@@ -11,7 +11,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podplane_proto::cluster::ServiceStatus;
 use podplane_testkit::{
-    Cluster, ClusterBuilder, ClusterError, Process, Program, fault::Fault, within,
+    Cluster, ClusterBuilder, ClusterError, Process, Program,
+    fault::Fault,
+    monitor::{RevisionMonitor, ViolationSpan},
+    within,
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
@@ -39,6 +42,10 @@ const STORE: u64 = 64 << 20;
 pub(crate) struct Stage {
     /// What is wrong until it is healed. It is dropped before the cluster: what stands still does not end when it is told to.
     held: Vec<Held>,
+    /// Judges every revision of pods and nodes.
+    pub(crate) monitor: RevisionMonitor,
+    /// The number of its spans that have been taken.
+    taken: usize,
     pub(crate) case: Arc<Case>,
     pub(crate) cluster: Cluster,
     pub(crate) objects: Objects,
@@ -98,6 +105,8 @@ impl Stage {
         let objects = Objects::new(cluster.server());
         Ok(Self {
             held: Vec::new(),
+            monitor: RevisionMonitor::start(cluster.client(), |_| ()),
+            taken: 0,
             case,
             cluster,
             objects,
@@ -216,7 +225,7 @@ impl Stage {
 
     /// Takes the cluster down, and looks whether all of it is gone.
     pub(crate) async fn strike(self) -> Result<()> {
-        drop(self.held);
+        drop((self.held, self.monitor));
         Ok(self.cluster.stop().await?)
     }
 
@@ -279,6 +288,14 @@ impl Stage {
         };
         let what = format!("process {name}");
         Ok(within(self.case.within, &what, look, is_decided).await??)
+    }
+
+    /// The invariants that were broken at a revision since this was asked before.
+    pub(crate) fn new_spans(&mut self) -> Vec<ViolationSpan> {
+        let history = self.monitor.history();
+        let from = std::mem::replace(&mut self.taken, history.begun());
+        let new = history.breaches().filter(|span| span.ordinal >= from);
+        new.cloned().collect()
     }
 
     /// Whether the cluster can be observed: not while its API server stands still.

@@ -507,6 +507,23 @@ fn a_matrix_gives_a_run_for_each_combination() {
 }
 
 #[test]
+fn a_long_value_of_the_matrix_is_short_in_a_title() {
+    let long = "0123456789".repeat(30);
+    let text = format!(
+        "name: full\nmatrix: {{mask: [30], text: ['{long}a', '{long}b', \"x\\ny\"]}}\nsteps: [{{delete: pod/a}}]\n"
+    );
+    let cases = read(&text).unwrap();
+    let titles: Vec<_> = cases.iter().map(Case::title).collect();
+    // They are the same in every version.
+    let expected = [
+        "full[mask=30,text=01234567890123456789012345678901…7d4b0e6e]",
+        "full[mask=30,text=01234567890123456789012345678901…cde3eded]",
+        "full[mask=30,text=x…9ab9de25]",
+    ];
+    assert_eq!(titles, expected);
+}
+
+#[test]
 fn patience_makes_every_deadline_later() {
     let text = "steps:\n- wait: {within: 20s, expect: [{object: pod/a}]}\n- run: {command: x}\n- delete: pod/a\n  settle: 1s\n";
     let case = read(text).unwrap().remove(0).patient(2.5);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use procfs::process::Process;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// All that asks a process to end.
@@ -9,6 +10,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub struct Requests {
     interrupt: Signal,
     terminate: Signal,
+    /// The terminal is gone. Absent under `nohup`, which has it ignored.
+    hangup: Option<Signal>,
 }
 
 impl Requests {
@@ -21,10 +24,14 @@ impl Requests {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hangup: match is_ignored(SignalKind::hangup()) {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
         })
     }
 
-    /// Completes at the next SIGINT or SIGTERM, and says which.
+    /// Completes at the next SIGINT, SIGTERM or SIGHUP, and says which.
     ///
     /// # Cancel safety
     ///
@@ -33,11 +40,29 @@ impl Requests {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
+            Some(_) = next(self.hangup.as_mut()) => "SIGHUP",
         }
     }
 }
 
-/// Completes at the first SIGINT or SIGTERM, and says which.
+async fn next(signal: Option<&mut Signal>) -> Option<()> {
+    signal?.recv().await
+}
+
+/// Returns true if this process ignores a signal, as it does from its start under `nohup`.
+fn is_ignored(signal: SignalKind) -> bool {
+    let status = Process::myself().and_then(|process| process.status());
+    // Signals count from 1.
+    let bit = u32::try_from(signal.as_raw_value() - 1).unwrap_or_default();
+    status.is_ok_and(|status| {
+        status
+            .sigign
+            .checked_shr(bit)
+            .is_some_and(|set| set & 1 == 1)
+    })
+}
+
+/// Completes at the first SIGINT, SIGTERM or SIGHUP, and says which.
 ///
 /// # Errors
 ///

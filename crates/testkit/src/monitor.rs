@@ -16,12 +16,14 @@ use podplane_api::{
 use podplane_client::{Client, ListParams, watcher};
 use tokio::task::JoinSet;
 
-use history::Watchable;
-pub use history::{ObservedRevision, RevisionHistory, ViolationSpan, WatchGap};
+use crate::Result;
+use history::{ListedKind, Watchable};
+pub use history::{ListedRevisions, ObservedRevision, RevisionHistory, ViolationSpan, WatchGap};
 
 /// Watches the pods and nodes of a cluster until it is dropped.
 #[derive(Debug)]
 pub struct RevisionMonitor {
+    client: Client,
     history: Arc<Mutex<RevisionHistory>>,
     _tasks: JoinSet<()>,
 }
@@ -36,9 +38,24 @@ impl RevisionMonitor {
         tasks.spawn(watch::<Node>(client.clone(), history.clone(), note.clone()));
         tasks.spawn(watch::<Pod>(client.clone(), history.clone(), note));
         Self {
+            client: client.clone(),
             history,
             _tasks: tasks,
         }
+    }
+
+    /// Lists the pods and nodes, for [`RevisionHistory::has_reached`]: watches are told of them a
+    /// little later.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Api`](crate::ClusterError::Api) if the API server does not answer.
+    pub async fn listed(&self) -> Result<ListedRevisions> {
+        let all = ListParams::default();
+        let pods = self.client.all::<Pod>().list(&all).await?;
+        let nodes = self.client.all::<Node>().list(&all).await?;
+        let each = [ListedKind::new(&pods)?, ListedKind::new(&nodes)?];
+        Ok(ListedRevisions(each.into()))
     }
 
     /// What was seen up to now.

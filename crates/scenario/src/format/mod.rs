@@ -24,7 +24,7 @@ pub use self::{
     scalar::{Block, ObjectRef, Period, Ranges, Scalar, Several, Signal, ViolationKind},
     step::{
         ACTIONS, AddNodes, Calls, Code, Command, Cut, Deleted, Deletion, Disk, Heal, Kill,
-        Manifest, Node, Pause, Process, Restart, Run, Scale, Side, Step, Wait,
+        Manifest, Node, Pause, Process, Reboot, Restart, Run, Scale, Side, Step, Wait,
     },
 };
 

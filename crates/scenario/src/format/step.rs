@@ -20,7 +20,7 @@ use super::{
 pub struct Step {
     /// What reports call it. Default: what it does
     pub name: Option<String>,
-    /// What the invariant checker must find after this step, exactly. Default: nothing
+    /// The violations to be found after this step or at a revision of it, exactly. Default: none
     #[serde(default)]
     pub violations: Vec<ViolationKind>,
     /// How long what is found may take to become what is expected. Default: 20s
@@ -62,7 +62,7 @@ pub struct Step {
     /// End a node: its processes, its Node object, its network and its files
     pub remove_node: Option<Node>,
     /// Switch a node off and on again
-    pub reboot_node: Option<Node>,
+    pub reboot_node: Option<Reboot>,
 }
 
 /// A file or an object.
@@ -239,6 +239,16 @@ pub struct Pause {
 pub struct Node {
     /// Its name; with a *, one of those that match, chosen by the seed
     pub node: String,
+}
+
+/// Switching a node off and on again.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reboot {
+    /// Its name; with a *, one of those that match, chosen by the seed
+    pub node: String,
+    /// Wait until each pod that ran on it has another status than before. Default: true
+    pub wait: Option<bool>,
 }
 
 /// A disk.

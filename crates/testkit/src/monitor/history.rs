@@ -11,7 +11,7 @@ use podplane_api::{
     core::{Node, Pod},
     jiff::Timestamp,
 };
-use podplane_client::{WatchEvent, Watched};
+use podplane_client::{ObjectList, WatchEvent, Watched};
 use podplane_ipam::audit::{PodKey, Tracker, Violation};
 
 use crate::{
@@ -26,7 +26,7 @@ mod tests;
 /// A revision, and when this process was told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedRevision {
-    /// The revision. Opaque: compare for equality only.
+    /// The revision.
     pub revision: String,
     /// When it was seen, which is a little later than it was written.
     pub at: Timestamp,
@@ -35,6 +35,8 @@ pub struct ObservedRevision {
 /// An invariant that was broken at a revision, and up to another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViolationSpan {
+    /// The number of the history's spans that had begun before this one.
+    pub ordinal: usize,
     /// What was wrong.
     pub violation: Violation,
     /// The first revision at which it was so.
@@ -52,6 +54,7 @@ impl fmt::Display for ViolationSpan {
             from,
             to,
             pods,
+            ordinal: _,
         } = self;
         write!(
             f,
@@ -78,6 +81,40 @@ pub struct WatchGap {
     pub until: ObservedRevision,
 }
 
+/// Lists of the pods and nodes, which a history has or has not come to yet.
+#[derive(Clone, Debug, Default)]
+pub struct ListedRevisions(pub(super) Vec<ListedKind>);
+
+/// The revisions and keys that a list of a kind had.
+#[derive(Clone, Debug)]
+pub(super) struct ListedKind {
+    kind: &'static str,
+    /// The revision of the list.
+    at: u64,
+    /// The newest revision of an object in it.
+    newest: u64,
+    keys: BTreeSet<ObjectKey>,
+    /// The keys that a history has.
+    known: fn(&Tracker) -> Vec<ObjectKey>,
+}
+
+impl ListedKind {
+    pub(super) fn new<K: Watchable>(list: &ObjectList<K>) -> Result<Self> {
+        let number = |revision: &str| world::parse::<u64>("a resource version", revision);
+        let mut newest = 0;
+        for item in &list.items {
+            newest = number(item.resource_version())?.max(newest);
+        }
+        Ok(Self {
+            kind: K::KIND,
+            at: number(&list.resource_version)?,
+            newest,
+            keys: list.items.iter().map(Object::key).collect(),
+            known: K::known,
+        })
+    }
+}
+
 /// What is remembered of a pod, also when it is gone.
 #[derive(Debug, Default)]
 struct PodTrail {
@@ -99,15 +136,40 @@ pub struct RevisionHistory {
     closed: Vec<ViolationSpan>,
     gaps: Vec<WatchGap>,
     problems: Vec<(Timestamp, String)>,
-    /// Kinds that have been listed once.
-    listed: Vec<&'static str>,
+    /// The revision up to which each kind has been seen; those that have been listed once.
+    seen: BTreeMap<&'static str, u64>,
     revisions: u64,
+    /// The number of breaches that have begun.
+    begun: usize,
 }
 
 impl RevisionHistory {
     /// Every breach up to now, in the order of their ends.
     pub fn breaches(&self) -> impl Iterator<Item = &ViolationSpan> {
         self.closed.iter().chain(self.open.values())
+    }
+
+    /// The number of breaches that have begun, which is the ordinal of the next one.
+    #[must_use]
+    pub fn begun(&self) -> usize {
+        self.begun
+    }
+
+    /// Returns true if all that these lists had has been seen, and so have the revisions before.
+    ///
+    /// The revision of a list may be that of an object of another kind, so that the watch never tells
+    /// of it. It is enough to have seen all that the list has, and the end of all that it has not.
+    /// Only an object that came and went after both is not waited for.
+    #[must_use]
+    pub fn has_reached(&self, listed: &ListedRevisions) -> bool {
+        listed.0.iter().all(|list| {
+            let Some(seen) = self.seen.get(list.kind) else {
+                return false;
+            };
+            let is_listed = |key: &ObjectKey| list.keys.contains(key);
+            *seen >= list.at
+                || *seen >= list.newest && (list.known)(&self.tracker).iter().all(is_listed)
+        })
     }
 
     /// What expired before it was seen.
@@ -162,7 +224,10 @@ impl RevisionHistory {
                 let line = self.list(list.items, &until);
                 vec![line]
             }
-            Watched::Event(WatchEvent::Bookmark(_)) => Vec::new(),
+            Watched::Event(WatchEvent::Bookmark(revision)) => {
+                self.has_seen_up_to::<K>(&revision);
+                Vec::new()
+            }
             Watched::Event(event) => vec![self.event(at, event)],
             Watched::Interrupted(None) => vec![format!("watch of {} ended", K::PLURAL)],
             Watched::Interrupted(Some(error)) => {
@@ -184,8 +249,9 @@ impl RevisionHistory {
         }
         self.settle(at);
         let line = format!("{number} {} listed at revision {}", K::PLURAL, at.revision);
-        if !self.listed.contains(&K::KIND) {
-            self.listed.push(K::KIND);
+        let is_first = !self.seen.contains_key(K::KIND);
+        self.has_seen_up_to::<K>(&at.revision);
+        if is_first {
             return line;
         }
         let gap = WatchGap {
@@ -213,7 +279,16 @@ impl RevisionHistory {
         };
         self.revisions += 1;
         self.settle(&seen);
+        self.has_seen_up_to::<K>(&seen.revision);
         format!("{} {word}: {}", seen.revision, object.summary())
+    }
+
+    /// Revisions of one kind are numbers that grow (KEP-5504).
+    fn has_seen_up_to<K: Watchable>(&mut self, revision: &str) {
+        let seen = self.seen.entry(K::KIND).or_default();
+        *seen = revision
+            .parse()
+            .map_or(*seen, |revision| (*seen).max(revision));
     }
 
     fn set<K: Watchable>(&mut self, at: Timestamp, object: &K) {
@@ -251,11 +326,13 @@ impl RevisionHistory {
             let pods = about.iter().filter_map(|pod| self.pods.get(pod));
             let pods = pods.map(|(_, summary)| summary.clone());
             let breach = ViolationSpan {
+                ordinal: self.begun,
                 violation: violation.clone(),
                 from: now.clone(),
                 to: None,
                 pods: pods.collect(),
             };
+            self.begun += 1;
             self.open.insert(violation.clone(), breach);
         }
     }

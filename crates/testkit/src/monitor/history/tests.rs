@@ -200,6 +200,58 @@ fn what_expired_is_listed_anew_and_is_said() {
     assert_eq!(broken(&history).len(), 1);
 }
 
+/// A list of these pods at that revision.
+fn listed(revision: &str, pods: &[(&str, &str)]) -> ListedRevisions {
+    let pods = pods.iter();
+    let items = pods.map(|(name, at)| pod(name, at, "Running", "10.0.0.2"));
+    let list = ObjectList {
+        resource_version: revision.into(),
+        continue_token: None,
+        items: items.collect(),
+    };
+    ListedRevisions(vec![ListedKind::new::<Pod>(&list).unwrap()])
+}
+
+#[test]
+fn a_history_has_reached_a_list_when_it_has_seen_all_that_the_list_says() {
+    let pod = |name: &str, revision: &str| pod(name, revision, "Running", "10.0.0.2");
+    let mut history = history([list("5", vec![pod("a", "3"), pod("b", "4")])]);
+    let both = [("a", "3"), ("b", "4")];
+    assert!(history.has_reached(&listed("5", &both)));
+    // Another kind has changed since.
+    assert!(history.has_reached(&listed("9", &both)));
+    let changed = listed("9", &[("a", "7"), ("b", "4")]);
+    assert!(!history.has_reached(&changed));
+    // b is deleted.
+    let alone = listed("9", &[("a", "7")]);
+    history.observe(NOW, applied(pod("a", "7")));
+    assert!(history.has_reached(&changed));
+    assert!(!history.has_reached(&alone));
+    history.observe(NOW, deleted(pod("b", "8")));
+    assert!(history.has_reached(&alone));
+    // It is ahead of the list.
+    history.observe(NOW, applied(pod("c", "10")));
+    assert!(history.has_reached(&alone));
+    assert!(!history.has_reached(&listed("11", &[("a", "7")])));
+    let bookmark = Watched::<Pod>::Event(WatchEvent::Bookmark("11".into()));
+    history.observe(NOW, bookmark);
+    assert!(history.has_reached(&listed("11", &[("a", "7")])));
+    assert!(!RevisionHistory::default().has_reached(&alone));
+}
+
+#[test]
+fn breaches_are_counted_as_they_begin() {
+    let mut history = history([
+        list("1", vec![pod("a", "1", "Running", "10.0.0.2")]),
+        applied(pod("b", "2", "Running", "10.0.0.2")),
+    ]);
+    assert_eq!(history.begun(), 1);
+    history.observe(NOW, applied(pod("c", "3", "Running", "10.0.0.2")));
+    assert_eq!(history.begun(), 2);
+    let ordinals: Vec<_> = history.breaches().map(|breach| breach.ordinal).collect();
+    assert_eq!(ordinals, [0, 1]);
+}
+
 #[test]
 fn an_address_that_is_none_is_a_finding() {
     let history = history([list("1", vec![pod("a", "1", "Running", "nonsense")])]);
