@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rand::{RngExt as _, rngs::StdRng};
 
-use super::{ENDLESS, Verdict, skipped};
+use super::{Verdict, uncountable};
 use crate::verify::{
-    Severity, VerifyError,
+    Halt, Severity,
     exchange::{Exchange, Interruption},
     network::{Added, Key, Network},
     session::Session,
@@ -16,7 +16,7 @@ use crate::verify::{
 const ENOUGH: u32 = 3;
 
 /// A network with one free address, and how long an ADD takes.
-fn one_left(session: &Session) -> Result<Option<(Network<'_>, Duration)>, VerifyError> {
+fn one_left(session: &Session) -> Result<Option<(Network<'_>, Duration)>, Halt> {
     let ranges = serde_json::json!([[{"subnet": "10.92.0.0/30"}]]);
     if let Some(network) = session.network_with(&ranges) {
         let time = session.time_of_add(&network)?;
@@ -44,7 +44,7 @@ pub(super) fn moment(random: &mut StdRng, network: &Network<'_>, time: Duration)
 }
 
 /// Whether the one address can be had. If not, it has leaked.
-fn is_lost(network: &Network<'_>) -> Result<Option<Exchange>, VerifyError> {
+fn is_lost(network: &Network<'_>) -> Result<Option<Exchange>, Halt> {
     let key = Key::new("probe");
     let (added, exchange) = network.add_exchange(&key, Interruption::None)?;
     network.del(&key)?;
@@ -56,16 +56,11 @@ fn repeat(
     session: &Session,
     check: &'static str,
     weight: u32,
-    mut round: impl FnMut(
-        &Network<'_>,
-        &mut StdRng,
-        Duration,
-        u32,
-    ) -> Result<Vec<Exchange>, VerifyError>,
-) -> Result<Verdict, VerifyError> {
+    mut round: impl FnMut(&Network<'_>, &mut StdRng, Duration, u32) -> Result<Vec<Exchange>, Halt>,
+) -> Result<Verdict, Halt> {
     let mut random = session.random(check, 0);
     let Some((mut network, time)) = one_left(session)? else {
-        return skipped(ENDLESS);
+        return uncountable(session);
     };
     let mut leaks = 0;
     for number in session.rounds(weight) {
@@ -111,7 +106,7 @@ fn repeat(
     Ok(Verdict::Done)
 }
 
-pub(super) fn kill_add(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn kill_add(session: &Session) -> Result<Verdict, Halt> {
     repeat(
         session,
         "kill-add-leaks-nothing",
@@ -125,7 +120,7 @@ pub(super) fn kill_add(session: &Session) -> Result<Verdict, VerifyError> {
     )
 }
 
-pub(super) fn kill_del(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn kill_del(session: &Session) -> Result<Verdict, Halt> {
     repeat(
         session,
         "kill-del-leaks-nothing",
@@ -141,7 +136,7 @@ pub(super) fn kill_del(session: &Session) -> Result<Verdict, VerifyError> {
 }
 
 /// Files can be no longer than a few bytes. An ADD that says so has no address, even before a DEL.
-pub(super) fn full_disk(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn full_disk(session: &Session) -> Result<Verdict, Halt> {
     repeat(session, "full-disk", 1, |network, random, _, number| {
         // With short names one file may still be written when the next cannot.
         let is_short = random.random_bool(0.5);
