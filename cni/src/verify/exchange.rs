@@ -1,11 +1,15 @@
 //! One run of the plugin: what it is given, what it answers, and how it can be interrupted.
 
 use std::{
-    fmt, io,
+    ffi::{CStr, OsStr},
+    fmt, fs, io,
     mem::MaybeUninit,
     os::{
         fd::OwnedFd,
-        unix::process::{CommandExt as _, ExitStatusExt as _},
+        unix::{
+            ffi::OsStrExt as _,
+            process::{CommandExt as _, ExitStatusExt as _},
+        },
     },
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
@@ -94,6 +98,9 @@ pub(super) enum Interruption {
     /// SIGKILL as soon as it has made the nth change to the files of a directory. This hits the short time
     /// between two system calls far more often than a clock does.
     OnChange { dir: PathBuf, nth: u32 },
+    /// It can make no file longer than so many bytes, and SIGKILL as soon as one of a directory is:
+    /// a file that is written in place is left half written, and there is no time to take that back.
+    HalfWritten { dir: PathBuf, bytes: u64 },
     /// It can make no file longer than so many bytes, as on a full disk.
     FileSize(u64),
 }
@@ -105,6 +112,13 @@ impl fmt::Display for Interruption {
             Self::After(time) => write!(f, "SIGKILL after {time:.1?}"),
             Self::OnChange { dir, nth } => {
                 write!(f, "SIGKILL at its change no. {nth} in {}", dir.display())
+            }
+            Self::HalfWritten { dir, bytes } => {
+                write!(
+                    f,
+                    "SIGKILL when a file in {} has its first {bytes} bytes",
+                    dir.display()
+                )
             }
             Self::FileSize(bytes) => write!(f, "files limited to {bytes} bytes (RLIMIT_FSIZE)"),
         }
@@ -180,13 +194,17 @@ impl Exchange {
             .process_group(0);
         sys::die_with_this_thread(&mut command);
         let watch = match &interruption {
-            Interruption::OnChange { dir, nth } => Some((changes_of(dir)?, *nth)),
+            Interruption::OnChange { dir, .. } | Interruption::HalfWritten { dir, .. } => {
+                Some(changes_of(dir)?)
+            }
             _ => None,
         };
         let mut child = spawn(&mut command)?;
         let started = Instant::now();
         let pid = Pid::from_child(&child);
-        if let Interruption::FileSize(bytes) = interruption {
+        if let Interruption::FileSize(bytes) | Interruption::HalfWritten { bytes, .. } =
+            interruption
+        {
             // In time, because an ADD has nothing to write before it has read its input.
             let limit = Rlimit {
                 current: Some(bytes),
@@ -202,8 +220,8 @@ impl Exchange {
         let talked = Conversation::new(&mut child, &call.stdin).and_then(|mut talk| {
             let over = AtomicBool::new(false);
             let ended = thread::scope(|scope| {
-                if let Some((changes, nth)) = &watch {
-                    scope.spawn(|| kill_at_change(changes, *nth, pid, &over));
+                if let Some(changes) = &watch {
+                    scope.spawn(|| kill_at_change(changes, &interruption, pid, &over));
                 }
                 let ended = loop {
                     let now = Instant::now();
@@ -290,11 +308,18 @@ fn end_of(status: ExitStatus, interruption: &Interruption, in_time: bool) -> End
     match (status.code(), status.signal()) {
         (Some(code), _) => End::Exit(code),
         (None, Some(9)) => match interruption {
-            Interruption::After(_) | Interruption::OnChange { .. } => End::Interrupted,
+            Interruption::After(_)
+            | Interruption::OnChange { .. }
+            | Interruption::HalfWritten { .. } => End::Interrupted,
             _ if !in_time => End::Hung,
             _ => End::Signal(9),
         },
-        (None, Some(SIGXFSZ)) if matches!(interruption, Interruption::FileSize(_)) => {
+        (None, Some(SIGXFSZ))
+            if matches!(
+                interruption,
+                Interruption::FileSize(_) | Interruption::HalfWritten { .. }
+            ) =>
+        {
             End::Interrupted
         }
         (None, signal) => End::Signal(signal.unwrap_or(0)),
@@ -314,18 +339,28 @@ fn changes_of(dir: &Path) -> io::Result<OwnedFd> {
     Ok(changes)
 }
 
-/// Spins until the nth change, because a thread that sleeps wakes up too late to be of use.
-fn kill_at_change(changes: &OwnedFd, nth: u32, pid: Pid, over: &AtomicBool) {
+/// Spins until the moment of the interruption, because a thread that sleeps wakes up too late to be
+/// of use.
+fn kill_at_change(changes: &OwnedFd, at: &Interruption, pid: Pid, over: &AtomicBool) {
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut reader = inotify::Reader::new(changes, &mut buffer);
     let mut seen = 0;
     while !over.load(Ordering::Relaxed) {
-        if reader.next().is_ok() {
-            seen += 1;
-            if seen == nth {
-                _ = rustix::process::kill_process_group(pid, Signal::KILL);
-                return;
+        let Ok(event) = reader.next() else { continue };
+        seen += 1;
+        let is_moment = match at {
+            Interruption::OnChange { nth, .. } => seen == *nth,
+            Interruption::HalfWritten { dir, bytes } => {
+                let name = event.file_name().map(CStr::to_bytes);
+                let path = name.map(|name| dir.join(OsStr::from_bytes(name)));
+                let file = path.and_then(|path| fs::symlink_metadata(path).ok());
+                file.is_some_and(|file| file.is_file() && file.len() == *bytes)
             }
+            _ => false,
+        };
+        if is_moment {
+            _ = rustix::process::kill_process_group(pid, Signal::KILL);
+            return;
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Amount, session::Session};
 /// As much time as a quick verification takes in all.
 pub(super) const QUICK: Duration = Duration::from_secs(10);
 /// What is kept of it for the last call and the report.
-pub(super) const RESERVE: Duration = Duration::from_millis(1200);
+pub(super) const RESERVE: Duration = Duration::from_millis(1500);
 /// The rounds of random checks in a quick verification.
 pub(super) const QUICK_ROUNDS: u32 = 2;
 /// A range with more addresses is not counted by a quick verification.

@@ -2,7 +2,7 @@
 //! written for a POSIX shell.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt::Write as _,
     mem,
     path::Path,
@@ -58,7 +58,9 @@ impl Record {
                 let is_killed = self.end == End::Interrupted;
                 is_killed.then(|| format!("timeout -s KILL {:.4}", self.seconds))
             }
-            Interruption::FileSize(bytes) => Some(format!("prlimit --fsize={bytes}")),
+            Interruption::HalfWritten { bytes, .. } | Interruption::FileSize(bytes) => {
+                Some(format!("prlimit --fsize={bytes}"))
+            }
         }
     }
 }
@@ -108,7 +110,7 @@ pub(super) fn commands(setting: &Setting<'_>, mut records: Vec<Record>) -> Strin
         text: String::new(),
         config: String::new(),
         held: BTreeSet::new(),
-        asked: BTreeMap::new(),
+        asked: BTreeSet::new(),
     };
     script.begin(&records);
     let mut records = records.into_iter().peekable();
@@ -137,7 +139,7 @@ struct Script<'a> {
     /// Attachments whose results the script has in files.
     held: BTreeSet<Attachment>,
     /// What was asked for and not deleted, and with which configuration.
-    asked: BTreeMap<(Attachment, String), ()>,
+    asked: BTreeSet<(Attachment, String)>,
 }
 
 impl Script<'_> {
@@ -156,7 +158,10 @@ impl Script<'_> {
 
     fn begin(&mut self, records: &[Record]) {
         let is_killed = |record: &Record| {
-            let is_moment = !matches!(record.interruption, Interruption::FileSize(_));
+            let is_moment = matches!(
+                record.interruption,
+                Interruption::After(_) | Interruption::OnChange { .. }
+            );
             is_moment && record.prefix().is_some()
         };
         if records.iter().any(is_killed) {
@@ -284,7 +289,7 @@ impl Script<'_> {
                 if record.end == End::Exit(0) {
                     self.held.insert(attachment.clone());
                 }
-                self.asked.insert((attachment, config), ());
+                self.asked.insert((attachment, config));
             }
             "DEL" => {
                 self.held.remove(&attachment);
@@ -363,7 +368,7 @@ impl Script<'_> {
 
     fn finish(&mut self) {
         if !self.setting.has_own_directory {
-            for ((attachment, config), ()) in mem::take(&mut self.asked) {
+            for (attachment, config) in mem::take(&mut self.asked) {
                 self.set_config(&config);
                 self.line(&format!("cni DEL {} {}", attachment.0, attachment.1));
             }

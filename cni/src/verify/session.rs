@@ -29,6 +29,9 @@ use crate::types::Version;
 /// How long what is left in the plugin's own store may take to be deleted after a stop.
 const CLEANING: Duration = Duration::from_secs(10);
 
+/// A network with as many calls is not repeated by hand, and no more of them are remembered.
+const LONGEST_HISTORY: usize = 20_000;
+
 /// See the module.
 pub(super) struct Session {
     pub(super) options: Options,
@@ -43,6 +46,8 @@ pub(super) struct Session {
     pub(super) capacity: OnceLock<Option<usize>>,
     /// Whether a network's addresses are in its directory, and so its own.
     pub(super) has_own_directory: AtomicBool,
+    /// Whether two containers were given the same address by the first calls.
+    pub(super) gives_same_address: AtomicBool,
     started: Instant,
     log: Mutex<File>,
     findings: Mutex<Vec<Finding>>,
@@ -63,6 +68,7 @@ impl Session {
             small_ranges: None,
             capacity: OnceLock::new(),
             has_own_directory: AtomicBool::new(options.template.has_own_directory()),
+            gives_same_address: AtomicBool::new(false),
             started: Instant::now(),
             history: Mutex::default(),
             cleaning: OnceLock::new(),
@@ -122,10 +128,11 @@ impl Session {
         }
         let record = Record::new(&exchange);
         if let Some(network) = call.network {
-            self.history()
-                .entry(network)
-                .or_default()
-                .push(record.clone());
+            let mut history = self.history();
+            let records = history.entry(network).or_default();
+            if records.len() < LONGEST_HISTORY {
+                records.push(record.clone());
+            }
         }
         for fault in conform::faults(&exchange) {
             let history = || {
@@ -201,6 +208,12 @@ impl Session {
     fn records(&self, networks: &[u32]) -> Vec<Record> {
         let history = self.history();
         let records = networks.iter().filter_map(|network| history.get(network));
+        if records
+            .clone()
+            .any(|records| records.len() == LONGEST_HISTORY)
+        {
+            return Vec::new();
+        }
         records.flatten().cloned().collect()
     }
 

@@ -311,6 +311,24 @@ const PLANTED: &[(&str, &[&str])] = &[
     ("wild-gc", &["gc-absent-list", "add-unique"]),
     ("no-lock", &["concurrent-fill", "add-unique"]),
     ("moves", &["add-repeat", "random-sequence"]),
+    (
+        "in-place",
+        &[
+            "kill-add-leaks-nothing",
+            "kill-del-leaks-nothing",
+            "random-sequence",
+            "del-succeeds",
+        ],
+    ),
+    (
+        "forgets",
+        &[
+            "add-unique",
+            "kill-add-leaks-nothing",
+            "kill-del-leaks-nothing",
+            "random-sequence",
+        ],
+    ),
 ];
 
 #[test]

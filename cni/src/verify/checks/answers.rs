@@ -15,8 +15,10 @@ use crate::{
     },
 };
 
-const NOT_IN_DIRECTORY: &str = "the plugin has made nothing in ipam.dataDir: its own store is used, in networks named verify-…, which are cleared by DEL";
-const KEEPS_NO_STATE: &str = "the first two containers were given the same address. A plugin that keeps no state, as the reference's static, is tested with --stateless";
+const NOT_IN_DIRECTORY: &str = "the plugin has made nothing in ipam.dataDir: its own store is used, in \
+    networks named verify-…, which are cleared by DEL";
+const KEEPS_NO_STATE: &str = "the first two containers were given the same address. A plugin that keeps \
+    no state, as the reference's static, is tested with --stateless";
 
 fn ask(session: &Session, version: &str) -> Result<Exchange, Halt> {
     session.call(&Call {
@@ -88,6 +90,7 @@ pub(in crate::verify) fn learn_capacity(session: &Session) -> Result<Vec<String>
         && first.addresses == second.addresses
     {
         _ = session.capacity.set(None);
+        session.gives_same_address.store(true, Ordering::Relaxed);
         hints.push(KEEPS_NO_STATE.to_owned());
     } else if let Some(filled) = network.fill("fill")? {
         let held = keys

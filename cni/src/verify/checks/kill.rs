@@ -15,8 +15,18 @@ use crate::verify::{
 /// A check stops at so many leaks: each needs a fresh network, and they are alike.
 const ENOUGH: u32 = 3;
 
-/// A network with one free address, and how long an ADD takes.
+/// Lengths of what a plugin writes about one lease: an id alone, and most others.
+const LEASES: [u64; 2] = [12, 80];
+
+/// A network with one free address, and how long an ADD takes. Where there can be two addresses
+/// another attachment holds one: what a kill damages may be its lease.
 fn one_left(session: &Session) -> Result<Option<(Network<'_>, Duration)>, Halt> {
+    let two = serde_json::json!([[{"subnet": "10.92.0.0/29", "rangeStart": "10.92.0.2", "rangeEnd": "10.92.0.3"}]]);
+    if let Some(network) = session.network_with(&two) {
+        let time = session.time_of_add(&network)?;
+        network.add(&Key::new("other"))?;
+        return Ok(Some((network, time)));
+    }
     let ranges = serde_json::json!([[{"subnet": "10.92.0.0/30"}]]);
     if let Some(network) = session.network_with(&ranges) {
         let time = session.time_of_add(&network)?;
@@ -40,6 +50,24 @@ pub(super) fn moment(random: &mut StdRng, network: &Network<'_>, time: Duration)
             nth: random.random_range(1..=6_u32).saturating_sub(2).max(1),
         },
         _ => Interruption::After(time.mul_f64(random.random_range(0.1..1.2))),
+    }
+}
+
+/// A moment in which a file is half written, every third time; else [`moment`].
+fn moment_or_half(
+    random: &mut StdRng,
+    network: &Network<'_>,
+    time: Duration,
+    number: u32,
+) -> Interruption {
+    match network.directory() {
+        Some(dir) if number.is_multiple_of(3) => {
+            let longest = LEASES[usize::from(random.random_bool(0.5))];
+            // With none at all the file is only just created.
+            let bytes = random.random_range(0..longest);
+            Interruption::HalfWritten { dir, bytes }
+        }
+        _ => moment(random, network, time),
     }
 }
 
@@ -113,7 +141,8 @@ pub(super) fn kill_add(session: &Session) -> Result<Verdict, Halt> {
         3,
         |network, random, time, number| {
             let key = Key::new(format!("killed-{number}"));
-            let (_, add) = network.add_exchange(&key, moment(random, network, time))?;
+            let (_, add) =
+                network.add_exchange(&key, moment_or_half(random, network, time, number))?;
             let del = network.del(&key)?;
             Ok(vec![add, del])
         },
@@ -128,7 +157,8 @@ pub(super) fn kill_del(session: &Session) -> Result<Verdict, Halt> {
         |network, random, time, number| {
             let key = Key::new(format!("killed-{number}"));
             network.add(&key)?;
-            let first = network.del_exchange(&key, moment(random, network, time))?;
+            let first =
+                network.del_exchange(&key, moment_or_half(random, network, time, number))?;
             let second = network.del(&key)?;
             Ok(vec![first, second])
         },

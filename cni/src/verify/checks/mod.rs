@@ -9,6 +9,8 @@ mod kill;
 mod lease;
 mod random;
 
+use std::sync::atomic::Ordering;
+
 use super::{Amount, Halt, session::Session};
 
 /// How a check ended that was begun.
@@ -28,6 +30,7 @@ fn skipped(why: &str) -> Result<Verdict, Halt> {
 const ENDLESS: &str = "the range seems to have no end; give one of at most --max-addresses";
 const MANY: &str = "the range is too large for --quick; give one with a few addresses";
 const STATELESS: &str = "the plugin keeps no state";
+const SAME_ADDRESS: &str = "two containers were given the same address; see --stateless";
 const OTHER_KEYS: &str =
     "the plugin does not follow the keys of host-local's ranges that this takes; see --range-keys";
 const NO_1_1_0: &str = "the plugin does not support CNI 1.1.0";
@@ -36,6 +39,7 @@ const NO_1_1_0: &str = "the plugin does not support CNI 1.1.0";
 fn uncountable(session: &Session) -> Result<Verdict, Halt> {
     skipped(match session.options.amount {
         _ if session.is_stateless() => STATELESS,
+        _ if session.gives_same_address.load(Ordering::Relaxed) => SAME_ADDRESS,
         Amount::Quick => MANY,
         _ => ENDLESS,
     })
