@@ -35,7 +35,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("kubectl apply -f worker289.yaml", "tests/tests/audit.rs"),
     (
         "podplane cni verify ./my-ipam",
-        "a plugin of the reader's, for minutes; cni/tests/verify.rs",
+        "a plugin of the reader's, for minutes; cni/tests/verify",
     ),
     (
         "podplane demo cidr-change",

@@ -48,6 +48,21 @@ impl Progress {
         }
     }
 
+    /// Does something that writes to the terminal, with the changing line out of the way.
+    pub(crate) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    /// Something is under way. Nothing is said where lines stay.
+    pub(crate) fn changes(&self, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(what.to_owned());
+        }
+    }
+
     /// Something is under way, further than when this was called last.
     pub(crate) fn doing(&self, what: &str) {
         let what = printable::lines(what);

@@ -1,11 +1,15 @@
 //! One run of the plugin: what it is given, what it answers, and how it can be interrupted.
 
 use std::{
-    fmt, io,
+    ffi::{CStr, OsStr},
+    fmt, fs, io,
     mem::MaybeUninit,
     os::{
         fd::OwnedFd,
-        unix::process::{CommandExt as _, ExitStatusExt as _},
+        unix::{
+            ffi::OsStrExt as _,
+            process::{CommandExt as _, ExitStatusExt as _},
+        },
     },
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
@@ -24,18 +28,36 @@ use crate::{
     sys,
 };
 
+/// How long a call may go on when the verification is stopped, before it is killed.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+/// How often a call looks whether the verification is stopped.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// What the plugin is given.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Call {
+    /// The number of its network; `None` for VERSION.
+    pub(super) network: Option<u32>,
     pub(super) env: Vec<(&'static str, String)>,
     pub(super) stdin: Vec<u8>,
+    /// The network's configuration, if the call is as a runtime makes it.
+    pub(super) plain: Option<PlainCall>,
     /// Whether the configuration is nonsense, so that the form of a result says nothing.
     pub(super) is_junk: bool,
+}
+
+/// The input of a call that a runtime makes, in its parts.
+#[derive(Debug, Clone)]
+pub(super) struct PlainCall {
+    pub(super) config: String,
+    /// Whether the result of the ADD is given as `prevResult`.
+    pub(super) has_result: bool,
 }
 
 impl Call {
     /// The same call with a variable set to another value, or removed.
     pub(super) fn with_env(mut self, name: &'static str, value: Option<&str>) -> Self {
+        self.plain = None;
         self.env.retain(|(key, _)| *key != name);
         self.env.extend(value.map(|value| (name, value.to_owned())));
         self
@@ -43,6 +65,7 @@ impl Call {
 
     /// The same call with another input.
     pub(super) fn with_stdin(mut self, stdin: impl Into<Vec<u8>>) -> Self {
+        self.plain = None;
         self.stdin = stdin.into();
         self
     }
@@ -75,6 +98,9 @@ pub(super) enum Interruption {
     /// SIGKILL as soon as it has made the nth change to the files of a directory. This hits the short time
     /// between two system calls far more often than a clock does.
     OnChange { dir: PathBuf, nth: u32 },
+    /// It can make no file longer than so many bytes, and SIGKILL as soon as one of a directory is:
+    /// a file that is written in place is left half written, and there is no time to take that back.
+    HalfWritten { dir: PathBuf, bytes: u64 },
     /// It can make no file longer than so many bytes, as on a full disk.
     FileSize(u64),
 }
@@ -86,6 +112,13 @@ impl fmt::Display for Interruption {
             Self::After(time) => write!(f, "SIGKILL after {time:.1?}"),
             Self::OnChange { dir, nth } => {
                 write!(f, "SIGKILL at its change no. {nth} in {}", dir.display())
+            }
+            Self::HalfWritten { dir, bytes } => {
+                write!(
+                    f,
+                    "SIGKILL when a file in {} has its first {bytes} bytes",
+                    dir.display()
+                )
             }
             Self::FileSize(bytes) => write!(f, "files limited to {bytes} bytes (RLIMIT_FSIZE)"),
         }
@@ -128,7 +161,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Runs the plugin and waits for its end, at most `timeout`.
+    /// Runs the plugin and waits for its end, at most `timeout`. `None` if it was killed because
+    /// `is_stopped` has become true.
     ///
     /// # Errors
     /// When the program could not be run; nothing that the plugin does is an error.
@@ -137,7 +171,8 @@ impl Exchange {
         call: &Call,
         interruption: Interruption,
         timeout: Duration,
-    ) -> io::Result<Self> {
+        is_stopped: &dyn Fn() -> bool,
+    ) -> io::Result<Option<Self>> {
         let mut command = Command::new(program);
         // The rest of the environment stays: a plugin may need it to find its store.
         for name in [
@@ -159,13 +194,17 @@ impl Exchange {
             .process_group(0);
         sys::die_with_this_thread(&mut command);
         let watch = match &interruption {
-            Interruption::OnChange { dir, nth } => Some((changes_of(dir)?, *nth)),
+            Interruption::OnChange { dir, .. } | Interruption::HalfWritten { dir, .. } => {
+                Some(changes_of(dir)?)
+            }
             _ => None,
         };
         let mut child = spawn(&mut command)?;
         let started = Instant::now();
         let pid = Pid::from_child(&child);
-        if let Interruption::FileSize(bytes) = interruption {
+        if let Interruption::FileSize(bytes) | Interruption::HalfWritten { bytes, .. } =
+            interruption
+        {
             // In time, because an ADD has nothing to write before it has read its input.
             let limit = Rlimit {
                 current: Some(bytes),
@@ -173,17 +212,29 @@ impl Exchange {
             };
             _ = rustix::process::prlimit(Some(pid), Resource::Fsize, limit);
         }
-        let deadline = match interruption {
+        let mut deadline = match interruption {
             Interruption::After(time) => started + time.min(timeout),
             _ => started + timeout,
         };
+        let mut stopped = None;
         let talked = Conversation::new(&mut child, &call.stdin).and_then(|mut talk| {
             let over = AtomicBool::new(false);
             let ended = thread::scope(|scope| {
-                if let Some((changes, nth)) = &watch {
-                    scope.spawn(|| kill_at_change(changes, *nth, pid, &over));
+                if let Some(changes) = &watch {
+                    scope.spawn(|| kill_at_change(changes, &interruption, pid, &over));
                 }
-                let ended = talk.run_until(Some(deadline));
+                let ended = loop {
+                    let now = Instant::now();
+                    match talk.run_until(Some(deadline.min(now + LOOK))) {
+                        Ok(Ended::TimedOut) if Instant::now() < deadline => {}
+                        ended => break ended,
+                    }
+                    if stopped.is_none() && is_stopped() {
+                        let last = now + GRACE;
+                        stopped = (last < deadline).then_some(last);
+                        deadline = deadline.min(last);
+                    }
+                };
                 over.store(true, Ordering::Relaxed);
                 ended
             })?;
@@ -202,14 +253,17 @@ impl Exchange {
         }
         let status = child.wait()?;
         let (in_time, stdout, stderr) = talked?;
-        Ok(Self {
+        if !in_time && stopped.is_some() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
             end: end_of(status, &interruption, in_time),
             call: call.clone(),
             interruption,
             stdout,
             stderr,
             took,
-        })
+        }))
     }
 
     /// Whether it ended by itself and with success.
@@ -254,11 +308,18 @@ fn end_of(status: ExitStatus, interruption: &Interruption, in_time: bool) -> End
     match (status.code(), status.signal()) {
         (Some(code), _) => End::Exit(code),
         (None, Some(9)) => match interruption {
-            Interruption::After(_) | Interruption::OnChange { .. } => End::Interrupted,
+            Interruption::After(_)
+            | Interruption::OnChange { .. }
+            | Interruption::HalfWritten { .. } => End::Interrupted,
             _ if !in_time => End::Hung,
             _ => End::Signal(9),
         },
-        (None, Some(SIGXFSZ)) if matches!(interruption, Interruption::FileSize(_)) => {
+        (None, Some(SIGXFSZ))
+            if matches!(
+                interruption,
+                Interruption::FileSize(_) | Interruption::HalfWritten { .. }
+            ) =>
+        {
             End::Interrupted
         }
         (None, signal) => End::Signal(signal.unwrap_or(0)),
@@ -278,115 +339,28 @@ fn changes_of(dir: &Path) -> io::Result<OwnedFd> {
     Ok(changes)
 }
 
-/// Spins until the nth change, because a thread that sleeps wakes up too late to be of use.
-fn kill_at_change(changes: &OwnedFd, nth: u32, pid: Pid, over: &AtomicBool) {
+/// Spins until the moment of the interruption, because a thread that sleeps wakes up too late to be
+/// of use.
+fn kill_at_change(changes: &OwnedFd, at: &Interruption, pid: Pid, over: &AtomicBool) {
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut reader = inotify::Reader::new(changes, &mut buffer);
     let mut seen = 0;
     while !over.load(Ordering::Relaxed) {
-        if reader.next().is_ok() {
-            seen += 1;
-            if seen == nth {
-                _ = rustix::process::kill_process_group(pid, Signal::KILL);
-                return;
+        let Ok(event) = reader.next() else { continue };
+        seen += 1;
+        let is_moment = match at {
+            Interruption::OnChange { nth, .. } => seen == *nth,
+            Interruption::HalfWritten { dir, bytes } => {
+                let name = event.file_name().map(CStr::to_bytes);
+                let path = name.map(|name| dir.join(OsStr::from_bytes(name)));
+                let file = path.and_then(|path| fs::symlink_metadata(path).ok());
+                file.is_some_and(|file| file.is_file() && file.len() == *bytes)
             }
+            _ => false,
+        };
+        if is_moment {
+            _ = rustix::process::kill_process_group(pid, Signal::KILL);
+            return;
         }
-    }
-}
-
-/// A call of a finding, to be repeated by hand. `Display` is a line for a shell.
-#[derive(Debug, Clone)]
-pub struct Step {
-    program: PathBuf,
-    exchange: Box<Exchange>,
-}
-
-impl Step {
-    pub(super) fn new(program: &Path, exchange: &Exchange) -> Self {
-        Self {
-            program: program.to_owned(),
-            exchange: Box::new(exchange.clone()),
-        }
-    }
-
-    /// What the plugin answered, on one line.
-    #[must_use]
-    pub fn answer(&self) -> String {
-        self.exchange.summary()
-    }
-
-    /// How the plugin was interrupted; empty if it was not.
-    #[must_use]
-    pub fn interruption(&self) -> String {
-        self.exchange.interruption.to_string()
-    }
-
-    /// What the plugin printed on standard error.
-    #[must_use]
-    pub fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.exchange.stderr).into_owned()
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let call = &self.exchange.call;
-        match std::str::from_utf8(&call.stdin) {
-            Ok(text) if !text.contains(char::is_control) => {
-                write!(f, "printf %s {}", Quoted(text))?
-            }
-            _ => write!(f, "printf '{}'", Octal(&call.stdin))?,
-        }
-        f.write_str(" | env")?;
-        for (key, value) in &call.env {
-            write!(f, " {key}={}", Quoted(value))?;
-        }
-        write!(f, " {}", Quoted(&self.program.to_string_lossy()))
-    }
-}
-
-/// A word for a shell, on one line.
-struct Quoted<'a>(&'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+@%".contains(c);
-        if !self.0.is_empty() && self.0.chars().all(plain) {
-            f.write_str(self.0)
-        } else if self.0.contains(char::is_control) {
-            write!(f, "$'{}'", Octal(self.0.as_bytes()))
-        } else {
-            write!(f, "'{}'", self.0.replace('\'', r"'\''"))
-        }
-    }
-}
-
-/// Bytes as printf(1) and `$'…'` read them.
-struct Octal<'a>(&'a [u8]);
-
-impl fmt::Display for Octal<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in self.0 {
-            match byte {
-                b'\'' | b'\\' | b'%' => write!(f, "\\{byte:03o}")?,
-                b' '..=b'~' => write!(f, "{}", char::from(*byte))?,
-                _ => write!(f, "\\{byte:03o}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_for_a_shell() {
-        let quoted: Vec<_> = ["a/b", "", "a b", "it's", "a\nb"]
-            .map(|word| Quoted(word).to_string())
-            .into();
-        assert_eq!(quoted, ["a/b", "''", "'a b'", r"'it'\''s'", r"$'a\012b'"]);
-        assert_eq!(Octal(b"5%\xff'").to_string(), r"5\045\377\047");
     }
 }

@@ -13,26 +13,31 @@ mod checks;
 mod conform;
 mod exchange;
 mod network;
+mod plan;
 mod report;
+mod script;
 mod session;
+mod shell;
+mod step;
 mod template;
 
 use std::{
     io,
     path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-pub use exchange::Step;
-pub use report::{CheckReport, Finding, Outcome, Report, Severity};
+pub use report::{About, CheckReport, Finding, Outcome, Report, Severity};
+pub use step::Step;
 pub use template::{Template, TemplateError};
 
 use crate::types::Version;
 use checks::{CHECKS, Check, Verdict};
 use session::Session;
-
-/// Over how many checks a time is spread.
-const RANDOM_CHECKS: u32 = 8;
 
 /// How much the random checks do.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +46,9 @@ pub enum Amount {
     Rounds(u32),
     /// For so long in all, roughly.
     Time(Duration),
+    /// As many checks as 10 s allow, in the order of what they are likely to find, with few
+    /// addresses and rounds.
+    Quick,
 }
 
 /// Keys of host-local's ranges (`ranges`, `rangeStart`, `rangeEnd`, `gateway`) that checks may use.
@@ -79,6 +87,37 @@ pub struct Options {
     pub timeout: Duration,
     /// A range with more addresses is taken for one without end.
     pub max_addresses: usize,
+    /// Whether the plugin keeps no state, so that two containers may have the same address.
+    pub stateless: bool,
+    /// Set at any time to end early: the call that runs is killed after a second, and what was
+    /// asked of a store of the plugin's own is deleted.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// What a verification tells while it runs.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The first calls are over, and the checks begin.
+    Began {
+        /// What is verified.
+        about: &'a About,
+        /// How many checks are to be run.
+        checks: usize,
+        /// About how many calls they make, with those before.
+        calls: u64,
+        /// How long they take, if calls go on to take as long as the first did. `None` if the
+        /// first calls were stopped, so that no check is run.
+        left: Option<Duration>,
+    },
+    /// A check begins.
+    CheckBegan {
+        /// The check.
+        id: &'static str,
+        /// How long this and all that follow take, if calls go on to take as long as before.
+        left: Duration,
+    },
+    /// A check is over.
+    CheckEnded(&'a CheckReport),
 }
 
 /// Why nothing could be said about the plugin.
@@ -111,6 +150,21 @@ pub enum VerifyError {
     },
 }
 
+/// Why a check did not come to its end.
+#[derive(Debug)]
+enum Halt {
+    /// The caller asks to stop, or the time is over.
+    Stopped,
+    /// Nothing more can be said about the plugin.
+    Broken(VerifyError),
+}
+
+impl From<VerifyError> for Halt {
+    fn from(error: VerifyError) -> Self {
+        Self::Broken(error)
+    }
+}
+
 /// What is known of a check without running it.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckInfo {
@@ -134,47 +188,112 @@ pub fn list() -> impl Iterator<Item = CheckInfo> {
     })
 }
 
-/// Runs the checks that `selected` names, telling `progress` the id of each before it is run.
+/// Runs the checks that `selected` names. Whenever [`Options::stop`] is set, the report says which
+/// checks were not run or not ended.
 ///
 /// # Errors
 /// [`VerifyError`]; what the plugin does wrong is no error but a finding.
 pub fn verify(
     options: Options,
     selected: &dyn Fn(&str) -> bool,
-    progress: &mut dyn FnMut(&'static str),
+    observer: &mut dyn FnMut(Event<'_>),
 ) -> Result<Report, VerifyError> {
     let started = Instant::now();
     let mut session = Session::new(options)?;
-    checks::answers::learn_versions(&mut session)?;
-    checks::answers::first_attachment(&session)?;
-    checks::dual::learn_range_keys(&mut session)?;
-    let mut checks = Vec::new();
-    for check in CHECKS.iter().filter(|check| selected(check.id)) {
-        let Some(run) = check.run else { continue };
-        progress(check.id);
-        let begun = Instant::now();
-        let verdict = run(&session)?;
-        checks.push((check, verdict, begun.elapsed()));
-    }
-    // The others are about all answers, so they are over when all is.
-    for check in CHECKS.iter().filter(|check| selected(check.id)) {
-        if check.run.is_none() {
-            checks.push((check, Verdict::Done, Duration::ZERO));
-        }
-    }
-    let checks = checks
-        .into_iter()
-        .map(|(check, verdict, took)| check_report(&session, check, verdict, took));
-    Ok(Report {
-        checks: checks.collect(),
+    let learned = match learn(&mut session) {
+        Ok(hints) => Some(hints),
+        Err(Halt::Stopped) => None,
+        Err(Halt::Broken(error)) => return Err(error),
+    };
+    let is_ready = learned.is_some();
+    let about = About {
         program: session.options.plugin.clone(),
         seed: session.options.seed,
         cni_version: session.version.to_string(),
         supported: session.supported.clone(),
+        hints: learned.unwrap_or_default(),
+    };
+    let mut left: Vec<_> = CHECKS.iter().filter(|check| selected(check.id)).collect();
+    let of_every_answer: Vec<_> = left.extract_if(.., |check| check.run.is_none()).collect();
+    if session.is_quick() {
+        left.sort_by_key(|check| plan::quick_place(check.id));
+    }
+    let time_of = |checks: &[&Check]| plan::estimate(&session, checks.iter().map(|check| check.id));
+    let all = time_of(&left);
+    observer(Event::Began {
+        about: &about,
+        checks: left.len(),
+        calls: session.calls() + plan::calls_of(&session, left.iter().map(|check| check.id)),
+        left: is_ready.then(|| session.time_left().map_or(all, |limit| limit.min(all))),
+    });
+    let mut checks = Vec::new();
+    for (number, check) in left.iter().enumerate() {
+        let Some(run) = check.run else { continue };
+        let begun = Instant::now();
+        let own = time_of(&left[number..=number]);
+        let report = if session.is_stopped() && !session.is_out_of_time() {
+            not_run(check, "stopped before".to_owned())
+        } else if session.time_left().is_some_and(|left| own > left) {
+            not_run(check, format!("no time is left; it takes about {own:.1?}"))
+        } else {
+            let all = time_of(&left[number..]);
+            let left = session.time_left().map_or(all, |limit| limit.min(all));
+            observer(Event::CheckBegan { id: check.id, left });
+            let verdict = match run(&session) {
+                Ok(verdict) => verdict,
+                Err(Halt::Stopped) => Verdict::Stopped,
+                Err(Halt::Broken(error)) => return Err(error),
+            };
+            check_report(&session, check, verdict, begun.elapsed())
+        };
+        observer(Event::CheckEnded(&report));
+        checks.push(report);
+    }
+    // The others are about all answers, so they are over when all is.
+    let is_stopped = session.options.stop.load(Ordering::Relaxed);
+    for check in of_every_answer {
+        let verdict = if is_stopped {
+            Verdict::Stopped
+        } else {
+            Verdict::Done
+        };
+        let report = check_report(&session, check, verdict, Duration::ZERO);
+        observer(Event::CheckEnded(&report));
+        checks.push(report);
+    }
+    let is_partial = is_stopped
+        && checks
+            .iter()
+            .any(|check| matches!(check.outcome, Outcome::Stopped | Outcome::NotRun(_)));
+    Ok(Report {
+        about,
+        checks,
+        is_partial,
         calls: session.calls(),
         kills: session.kills(),
         took: started.elapsed(),
+        left: session.left(),
     })
+}
+
+/// Makes the first calls: versions, whether the plugin works, its keys of ranges, its addresses.
+/// Returns hints for the user.
+fn learn(session: &mut Session) -> Result<Vec<String>, Halt> {
+    checks::answers::learn_versions(session)?;
+    checks::answers::first_attachment(session)?;
+    checks::dual::learn_range_keys(session)?;
+    checks::answers::learn_capacity(session)
+}
+
+fn not_run(check: &Check, why: String) -> CheckReport {
+    CheckReport {
+        id: check.id,
+        title: check.title,
+        basis: check.basis,
+        outcome: Outcome::NotRun(why),
+        findings: Vec::new(),
+        took: Duration::ZERO,
+    }
 }
 
 fn check_report(session: &Session, check: &Check, verdict: Verdict, took: Duration) -> CheckReport {
@@ -184,6 +303,7 @@ fn check_report(session: &Session, check: &Check, verdict: Verdict, took: Durati
         _ if findings.iter().any(counts) => Outcome::Failed,
         Verdict::Done => Outcome::Passed,
         Verdict::Skipped(why) => Outcome::Skipped(why),
+        Verdict::Stopped => Outcome::Stopped,
     };
     CheckReport {
         id: check.id,

@@ -10,9 +10,10 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    Severity, VerifyError,
-    exchange::{Call, End, Exchange, Interruption, Step},
+    Halt, Severity,
+    exchange::{Call, End, Exchange, Interruption, PlainCall},
     session::Session,
+    step::Step,
     template::{KnownRange, known_ranges, objection, with_ranges},
 };
 use crate::types::{CniResult, Version};
@@ -76,8 +77,11 @@ struct Ledger {
 /// See the module.
 pub(super) struct Network<'a> {
     pub(super) session: &'a Session,
+    number: u32,
     pub(super) config: Value,
     data_dir: PathBuf,
+    /// Whether it has the template's ranges, and so as many addresses as any other.
+    is_of_template: bool,
     ranges: Vec<KnownRange>,
     ledger: Mutex<Ledger>,
 }
@@ -86,12 +90,15 @@ impl<'a> Network<'a> {
     /// `ranges` are those that results are judged by.
     pub(super) fn new(
         session: &'a Session,
+        number: u32,
         config: Value,
         data_dir: PathBuf,
         ranges: Vec<KnownRange>,
     ) -> Self {
         Self {
             session,
+            number,
+            is_of_template: false,
             ranges,
             config,
             data_dir,
@@ -99,8 +106,19 @@ impl<'a> Network<'a> {
         }
     }
 
+    /// The network as one that has the template's ranges.
+    pub(super) fn of_the_template(mut self) -> Self {
+        self.is_of_template = true;
+        self
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// The same network with other ranges in the configuration: one ledger, one directory.
     pub(super) fn set_ranges(&mut self, ranges: &Value) {
+        self.is_of_template = false;
         self.config = with_ranges(&self.config, ranges);
         // What was given out before may still be held.
         self.ranges.extend(known_ranges(&self.config));
@@ -130,6 +148,10 @@ impl<'a> Network<'a> {
 
     /// A call as a runtime makes it: with the result of the ADD for CHECK, and for DEL from 0.4.0 on.
     pub(super) fn call(&self, command: &str, key: &Key) -> Call {
+        let mut plain = PlainCall {
+            config: self.config.to_string(),
+            has_result: false,
+        };
         let mut config = self.config.clone();
         let version: Version = config["cniVersion"]
             .as_str()
@@ -140,6 +162,10 @@ impl<'a> Network<'a> {
             && let Some(held) = self.held(key)
         {
             config["prevResult"] = held.result;
+            plain.has_result = true;
+        }
+        if command == "ADD" {
+            self.ledger().touched.insert(key.clone());
         }
         let mut env = vec![("CNI_COMMAND", command.to_owned())];
         if !matches!(command, "GC" | "STATUS" | "VERSION") {
@@ -151,13 +177,15 @@ impl<'a> Network<'a> {
         }
         env.push(("CNI_PATH", self.session.plugin_dir()));
         Call {
+            network: Some(self.number),
             env,
             stdin: config.to_string().into_bytes(),
+            plain: Some(plain),
             is_junk: false,
         }
     }
 
-    pub(super) fn add(&self, key: &Key) -> Result<Added, VerifyError> {
+    pub(super) fn add(&self, key: &Key) -> Result<Added, Halt> {
         self.add_exchange(key, Interruption::None)
             .map(|(added, _)| added)
     }
@@ -167,8 +195,7 @@ impl<'a> Network<'a> {
         &self,
         key: &Key,
         interruption: Interruption,
-    ) -> Result<(Added, Exchange), VerifyError> {
-        self.ledger().touched.insert(key.clone());
+    ) -> Result<(Added, Exchange), Halt> {
         let call = self.call("ADD", key);
         let exchange = self.session.interrupt(&call, interruption)?;
         let added = match exchange.end {
@@ -237,7 +264,7 @@ impl<'a> Network<'a> {
     }
 
     /// DEL. A failure is a finding.
-    pub(super) fn del(&self, key: &Key) -> Result<Exchange, VerifyError> {
+    pub(super) fn del(&self, key: &Key) -> Result<Exchange, Halt> {
         self.del_exchange(key, Interruption::None)
     }
 
@@ -245,7 +272,7 @@ impl<'a> Network<'a> {
         &self,
         key: &Key,
         interruption: Interruption,
-    ) -> Result<Exchange, VerifyError> {
+    ) -> Result<Exchange, Halt> {
         let call = self.call("DEL", key);
         self.forget(key);
         let exchange = self.session.interrupt(&call, interruption)?;
@@ -253,6 +280,8 @@ impl<'a> Network<'a> {
             End::Exit(0) => {
                 self.ledger().touched.remove(key);
             }
+            // With no room for its files it may fail.
+            End::Exit(_) if matches!(exchange.interruption, Interruption::HalfWritten { .. }) => {}
             End::Exit(_) => self.session.find(
                 "del-succeeds",
                 Severity::Violation,
@@ -270,12 +299,12 @@ impl<'a> Network<'a> {
         self.ledger().live.remove(key);
     }
 
-    pub(super) fn check(&self, key: &Key) -> Result<Exchange, VerifyError> {
+    pub(super) fn check(&self, key: &Key) -> Result<Exchange, Halt> {
         self.session.call(&self.call("CHECK", key))
     }
 
     /// GC; `valid` of `None` is an absent list.
-    pub(super) fn gc(&self, valid: Option<&[Key]>) -> Result<Exchange, VerifyError> {
+    pub(super) fn gc(&self, valid: Option<&[Key]>) -> Result<Exchange, Halt> {
         let mut config = self.config.clone();
         if let Some(valid) = valid {
             let entry = |key: &Key| json!({"containerID": key.id, "ifname": key.ifname});
@@ -291,9 +320,12 @@ impl<'a> Network<'a> {
     }
 
     /// Adds attachments until one is refused. `None` if there seems to be no end to the addresses.
-    pub(super) fn fill(&self, prefix: &str) -> Result<Option<Filled>, VerifyError> {
+    pub(super) fn fill(&self, prefix: &str) -> Result<Option<Filled>, Halt> {
         let mut keys = Vec::new();
-        while keys.len() <= self.session.options.max_addresses {
+        if self.is_of_template && self.session.capacity.get() == Some(&None) {
+            return Ok(None);
+        }
+        while keys.len() <= self.session.max_addresses() {
             let key = Key::new(format!("{prefix}-{}", keys.len()));
             let (added, exchange) = self.add_exchange(&key, Interruption::None)?;
             match added {
@@ -312,7 +344,7 @@ impl<'a> Network<'a> {
     }
 
     /// How many addresses are free: adds until there are none, and deletes what was added.
-    pub(super) fn free(&self, prefix: &str) -> Result<Option<usize>, VerifyError> {
+    pub(super) fn free(&self, prefix: &str) -> Result<Option<usize>, Halt> {
         let Some(filled) = self.fill(prefix)? else {
             return Ok(None);
         };
@@ -322,8 +354,17 @@ impl<'a> Network<'a> {
         Ok(Some(filled.keys.len()))
     }
 
+    /// How many addresses are free before anything is done. Networks with directories of their own
+    /// have all the same.
+    pub(super) fn capacity(&self) -> Result<Option<usize>, Halt> {
+        match self.session.capacity.get() {
+            Some(known) if self.session.has_own_directory() => Ok(*known),
+            _ => self.free("before"),
+        }
+    }
+
     /// Deletes everything that was ever asked for.
-    pub(super) fn clear(&self) -> Result<(), VerifyError> {
+    pub(super) fn clear(&self) -> Result<(), Halt> {
         let touched: Vec<_> = self.ledger().touched.iter().cloned().collect();
         for key in touched {
             self.del(&key)?;
@@ -344,8 +385,15 @@ impl<'a> Network<'a> {
 impl Drop for Network<'_> {
     /// A store that lives on is left as it was found, so far as the plugin does its part.
     fn drop(&mut self) {
-        if !self.session.options.template.has_own_directory() {
+        let session = self.session;
+        if !session.has_own_directory() && session.is_stopped() {
+            let touched: Vec<_> = self.ledger().touched.iter().cloned().collect();
+            for key in touched {
+                session.take_back(&self.call("DEL", &key));
+            }
+        } else if !session.has_own_directory() {
             _ = self.clear();
         }
+        session.forget_history(self.number);
     }
 }

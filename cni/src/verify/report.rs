@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use super::exchange::Step;
+use super::step::Step;
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,8 +45,11 @@ pub struct Finding {
     pub seen: String,
     /// What was expected instead.
     pub expected: String,
-    /// The calls that show it, in order. Earlier ones of the same network are in the log of calls.
+    /// The calls that show it, in order. Earlier ones of the same network are in `commands`.
     pub steps: Vec<Step>,
+    /// Lines for a POSIX shell that repeat it from the beginning, and clean up; empty if it is about
+    /// no call.
+    pub commands: String,
     /// How often it was seen; the other fields are of the first time.
     pub times: u32,
 }
@@ -60,6 +63,10 @@ pub enum Outcome {
     Failed,
     /// It could not be run on this plugin, and why.
     Skipped(String),
+    /// It was begun and not ended; nothing was found until then.
+    Stopped,
+    /// It was not begun, and why.
+    NotRun(String),
 }
 
 /// A check and what it found.
@@ -79,9 +86,9 @@ pub struct CheckReport {
     pub took: Duration,
 }
 
-/// A whole verification.
+/// The plugin, and how it is verified.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct About {
     /// The plugin.
     pub program: PathBuf,
     /// What all random choices came from.
@@ -90,6 +97,15 @@ pub struct Report {
     pub cni_version: String,
     /// What the plugin says that it supports.
     pub supported: Vec<String>,
+    /// What the user should know about this plugin before the findings are read.
+    pub hints: Vec<String>,
+}
+
+/// A whole verification.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// What was verified.
+    pub about: About,
     /// Each check, in order.
     pub checks: Vec<CheckReport>,
     /// How often the plugin was run.
@@ -98,6 +114,10 @@ pub struct Report {
     pub kills: u64,
     /// How long it all took.
     pub took: Duration,
+    /// Whether it was stopped before all checks had ended.
+    pub is_partial: bool,
+    /// Lines for a shell that delete what could not be deleted after a stop.
+    pub left: Vec<String>,
 }
 
 impl Report {

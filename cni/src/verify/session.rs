@@ -1,12 +1,13 @@
 //! What all checks of a verification share: the plugin, the log of calls, the findings.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::Write as _,
     path::Path,
     sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,12 +16,21 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use serde_json::Value;
 
 use super::{
-    Amount, Finding, Options, RangeKeys, Severity, VerifyError, conform,
-    exchange::{Call, End, Exchange, Interruption, Step},
+    Amount, Finding, Halt, Options, RangeKeys, Severity, VerifyError, conform,
+    exchange::{Call, End, Exchange, Interruption},
     network::Network,
+    plan,
+    script::{self, Record, Setting},
+    step::Step,
     template::{SupportedKeys, known_ranges, with_ranges},
 };
 use crate::types::Version;
+
+/// How long what is left in the plugin's own store may take to be deleted after a stop.
+const CLEANING: Duration = Duration::from_secs(10);
+
+/// A network with as many calls is not repeated by hand, and no more of them are remembered.
+const LONGEST_HISTORY: usize = 20_000;
 
 /// See the module.
 pub(super) struct Session {
@@ -30,11 +40,24 @@ pub(super) struct Session {
     pub(super) supported: Vec<String>,
     /// The keys of ranges that checks may use, beside those of the template.
     pub(super) range_keys: SupportedKeys,
+    /// Ranges with few addresses, for a quick verification.
+    pub(super) small_ranges: Option<Value>,
+    /// How many addresses a network of its own has; `None` if they cannot be counted.
+    pub(super) capacity: OnceLock<Option<usize>>,
+    /// Whether a network's addresses are in its directory, and so its own.
+    pub(super) has_own_directory: AtomicBool,
+    /// Whether two containers were given the same address by the first calls.
+    pub(super) gives_same_address: AtomicBool,
+    started: Instant,
     log: Mutex<File>,
     findings: Mutex<Vec<Finding>>,
     calls: AtomicU64,
     kills: AtomicU64,
     networks: AtomicU32,
+    history: Mutex<BTreeMap<u32, Vec<Record>>>,
+    /// Until when a stopped verification deletes what it has left.
+    cleaning: OnceLock<Instant>,
+    left: Mutex<Vec<String>>,
 }
 
 impl Session {
@@ -42,6 +65,14 @@ impl Session {
         let path = options.directory.join("calls.log");
         let log = File::create(&path).map_err(|source| VerifyError::Directory { path, source })?;
         Ok(Self {
+            small_ranges: None,
+            capacity: OnceLock::new(),
+            has_own_directory: AtomicBool::new(options.template.has_own_directory()),
+            gives_same_address: AtomicBool::new(false),
+            started: Instant::now(),
+            history: Mutex::default(),
+            cleaning: OnceLock::new(),
+            left: Mutex::default(),
             options,
             version: Version::V1_0_0,
             supported: Vec::new(),
@@ -55,7 +86,7 @@ impl Session {
     }
 
     /// Runs the plugin and judges the form of its answer.
-    pub(super) fn call(&self, call: &Call) -> Result<Exchange, VerifyError> {
+    pub(super) fn call(&self, call: &Call) -> Result<Exchange, Halt> {
         self.interrupt(call, Interruption::None)
     }
 
@@ -63,16 +94,22 @@ impl Session {
         &self,
         call: &Call,
         interruption: Interruption,
-    ) -> Result<Exchange, VerifyError> {
+    ) -> Result<Exchange, Halt> {
+        if self.is_stopped() {
+            return Err(Halt::Stopped);
+        }
         let Options {
             plugin, timeout, ..
         } = &self.options;
-        let exchange = Exchange::run(plugin, call, interruption, *timeout).map_err(|source| {
-            VerifyError::Run {
-                path: plugin.clone(),
-                source,
-            }
+        let is_stopped = || self.is_stopped();
+        let run = Exchange::run(plugin, call, interruption, *timeout, &is_stopped);
+        let exchange = run.map_err(|source| VerifyError::Run {
+            path: plugin.clone(),
+            source,
         })?;
+        let Some(exchange) = exchange else {
+            return Err(Halt::Stopped);
+        };
         self.calls.fetch_add(1, Ordering::Relaxed);
         if exchange.end == End::Interrupted {
             self.kills.fetch_add(1, Ordering::Relaxed);
@@ -89,23 +126,161 @@ impl Session {
                 exchange.took
             );
         }
+        let record = Record::new(&exchange);
+        if let Some(network) = call.network {
+            let mut history = self.history();
+            let records = history.entry(network).or_default();
+            if records.len() < LONGEST_HISTORY {
+                records.push(record.clone());
+            }
+        }
         for fault in conform::faults(&exchange) {
-            self.find(
-                fault.check,
-                fault.severity,
-                fault.seen,
-                fault.expected,
-                vec![step.clone()],
-            );
+            let history = || {
+                let network = call.network.into_iter().collect::<Vec<_>>();
+                let mut records = self.records(&network);
+                if records.is_empty() {
+                    records.push(record.clone());
+                }
+                script::since_last_del(records)
+            };
+            let steps = vec![step.clone()];
+            let (seen, expected) = (fault.seen, fault.expected.to_owned());
+            self.record(fault.check, fault.severity, seen, expected, steps, history);
         }
         Ok(exchange)
+    }
+
+    /// Whether no more calls are to be made: as the caller asks, or because the time is over.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.options.stop.load(Ordering::Relaxed)
+            || self.time_left().is_some_and(|left| left.is_zero())
+    }
+
+    /// What is left of the time of a quick verification.
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        let is_quick = matches!(self.options.amount, Amount::Quick);
+        let time = plan::QUICK.saturating_sub(plan::RESERVE);
+        is_quick.then(|| time.saturating_sub(self.started.elapsed()))
+    }
+
+    /// Whether a quick verification has used up its time.
+    pub(super) fn is_out_of_time(&self) -> bool {
+        !self.options.stop.load(Ordering::Relaxed) && self.is_stopped()
+    }
+
+    /// A DEL after a stop, in a short time and without judgement.
+    pub(super) fn take_back(&self, call: &Call) {
+        let until = *self.cleaning.get_or_init(|| Instant::now() + CLEANING);
+        let time = until.saturating_duration_since(Instant::now());
+        let time = time.min(self.options.timeout);
+        let is_done = !time.is_zero()
+            && Exchange::run(
+                &self.options.plugin,
+                call,
+                Interruption::None,
+                time,
+                &|| false,
+            )
+            .is_ok_and(|exchange| exchange.is_some_and(|exchange| exchange.succeeded()));
+        if !is_done {
+            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            left.push(self.step_of(call).to_string());
+        }
+    }
+
+    /// The calls that would delete what could not be deleted after a stop.
+    pub(super) fn left(&self) -> Vec<String> {
+        self.left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn history(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Vec<Record>>> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the calls of a network that is over.
+    pub(super) fn forget_history(&self, network: u32) {
+        self.history().remove(&network);
+    }
+
+    fn records(&self, networks: &[u32]) -> Vec<Record> {
+        let history = self.history();
+        let records = networks.iter().filter_map(|network| history.get(network));
+        if records
+            .clone()
+            .any(|records| records.len() == LONGEST_HISTORY)
+        {
+            return Vec::new();
+        }
+        records.flatten().cloned().collect()
+    }
+
+    fn commands(&self, records: Vec<Record>) -> String {
+        let setting = Setting {
+            program: &self.options.plugin,
+            directory: &self.options.directory,
+            netns: self.netns(),
+            is_netns_real: self.options.netns.is_some(),
+            plugin_dir: self.plugin_dir(),
+            has_own_directory: self.has_own_directory(),
+        };
+        script::commands(&setting, records)
+    }
+
+    pub(super) fn has_own_directory(&self) -> bool {
+        self.has_own_directory.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_stateless(&self) -> bool {
+        self.options.stateless
+    }
+
+    pub(super) fn is_quick(&self) -> bool {
+        matches!(self.options.amount, Amount::Quick)
+    }
+
+    /// A range with more addresses is taken for one that cannot be counted.
+    pub(super) fn max_addresses(&self) -> usize {
+        let most = self.options.max_addresses;
+        if self.is_quick() {
+            most.min(plan::QUICK_ADDRESSES)
+        } else {
+            most
+        }
+    }
+
+    /// How many ADDs tell how long one takes.
+    pub(super) fn samples(&self) -> u32 {
+        if self.is_quick() { 3 } else { 7 }
+    }
+
+    /// The calls of a random sequence.
+    pub(super) fn sequence(&self) -> u32 {
+        if self.is_quick() { 20 } else { 40 }
+    }
+
+    /// How many concurrent ADDs there are beyond the addresses.
+    pub(super) fn more_than_addresses(&self) -> usize {
+        if self.is_quick() { 4 } else { 8 }
+    }
+
+    /// How long a call takes, on the average so far.
+    pub(super) fn time_of_call(&self) -> Duration {
+        let calls = u32::try_from(self.calls()).unwrap_or(u32::MAX);
+        self.started.elapsed() / calls.max(1)
+    }
+
+    fn step_of(&self, call: &Call) -> Step {
+        Step::of(&self.options.plugin, call)
     }
 
     pub(super) fn step(&self, exchange: &Exchange) -> Step {
         Step::new(&self.options.plugin, exchange)
     }
 
-    /// Records a finding. A check has one for each severity and form of words; more of the same count.
+    /// Records a finding that shows in these calls, and in those of the same networks before.
     pub(super) fn find(
         &self,
         check: &'static str,
@@ -114,7 +289,53 @@ impl Session {
         expected: impl Into<String>,
         steps: Vec<Step>,
     ) {
-        let (seen, expected) = (seen.into(), expected.into());
+        let mut networks: Vec<_> = steps.iter().filter_map(Step::network).collect();
+        networks.sort_unstable();
+        networks.dedup();
+        let history = || self.records(&networks);
+        self.record(
+            check,
+            severity,
+            seen.into(),
+            expected.into(),
+            steps,
+            history,
+        );
+    }
+
+    /// Records a finding about the calls of a network.
+    pub(super) fn find_in(
+        &self,
+        network: &Network<'_>,
+        check: &'static str,
+        severity: Severity,
+        seen: impl Into<String>,
+        expected: impl Into<String>,
+    ) {
+        let history = || self.records(&[network.number()]);
+        self.record(
+            check,
+            severity,
+            seen.into(),
+            expected.into(),
+            Vec::new(),
+            history,
+        );
+    }
+
+    /// A check has one finding for each severity and form of words; more of the same count.
+    fn record(
+        &self,
+        check: &'static str,
+        severity: Severity,
+        seen: String,
+        expected: String,
+        steps: Vec<Step>,
+        history: impl FnOnce() -> Vec<Record>,
+    ) {
+        if check == "add-unique" && self.is_stateless() {
+            return;
+        }
         let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |old: &&mut Finding| {
             old.check == check && old.severity == severity && old.expected == expected
@@ -129,6 +350,10 @@ impl Session {
                 severity,
                 seen,
                 expected,
+                commands: match history() {
+                    records if records.is_empty() => String::new(),
+                    records => self.commands(records),
+                },
                 steps,
                 times: 1,
             }),
@@ -176,14 +401,17 @@ impl Session {
         let name = format!("verify-{:x}-{number}", self.options.seed);
         let data_dir = self.options.directory.join(format!("data-{number}"));
         let template = &self.options.template;
-        let config = template.config(&name, &data_dir, version.as_str());
+        let mut config = template.config(&name, &data_dir, version.as_str());
+        if let Some(ranges) = &self.small_ranges {
+            config = with_ranges(&config, ranges);
+        }
         let is_offered = template.is_authors() && self.options.range_keys != RangeKeys::None;
         let judged = if is_offered || self.range_keys.sets {
             known_ranges(&config)
         } else {
             Vec::new()
         };
-        Network::new(self, config, data_dir, judged)
+        Network::new(self, number, config, data_dir, judged).of_the_template()
     }
 
     /// A network with other ranges; `None` if the plugin does not take them.
@@ -193,6 +421,7 @@ impl Session {
         let judged = known_ranges(&config);
         Some(Network::new(
             self,
+            network.number(),
             config,
             network.data_dir().to_owned(),
             judged,
@@ -203,7 +432,8 @@ impl Session {
     pub(super) fn network_to_try(&self, ranges: &Value) -> Network<'_> {
         let network = self.network();
         let config = with_ranges(&network.config, ranges);
-        Network::new(self, config, network.data_dir().to_owned(), Vec::new())
+        let (number, data_dir) = (network.number(), network.data_dir().to_owned());
+        Network::new(self, number, config, data_dir, Vec::new())
     }
 
     /// The random numbers of a check, and of a worker in it.
@@ -222,14 +452,15 @@ impl Session {
         let started = Instant::now();
         (0..u32::MAX).take_while(move |round| match amount {
             Amount::Rounds(rounds) => *round < rounds.saturating_mul(weight),
-            Amount::Time(time) => started.elapsed() < time / super::RANDOM_CHECKS,
+            Amount::Time(time) => started.elapsed() < time / plan::RANDOM_CHECKS,
+            Amount::Quick => *round < plan::QUICK_ROUNDS.saturating_mul(weight),
         })
     }
 
     /// How long an ADD takes, in the middle of some.
-    pub(super) fn time_of_add(&self, network: &Network<'_>) -> Result<Duration, VerifyError> {
+    pub(super) fn time_of_add(&self, network: &Network<'_>) -> Result<Duration, Halt> {
         let mut times = Vec::new();
-        for number in 0..7 {
+        for number in 0..self.samples() {
             let key = super::network::Key::new(format!("time-{number}"));
             let (_, exchange) = network.add_exchange(&key, Interruption::None)?;
             times.push(exchange.took);

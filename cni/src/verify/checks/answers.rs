@@ -1,23 +1,30 @@
 //! Versions, and the form of results in each.
 
+use std::sync::atomic::Ordering;
+
 use serde_json::{Value, json};
 
 use super::{super::network::Key, Verdict};
 use crate::{
     types::Version,
     verify::{
-        Severity, VerifyError,
+        Halt, Severity, VerifyError,
         exchange::{Call, Exchange},
         network::Added,
         session::Session,
     },
 };
 
-fn ask(session: &Session, version: &str) -> Result<Exchange, VerifyError> {
+const NOT_IN_DIRECTORY: &str = "the plugin has made nothing in ipam.dataDir: its own store is used, in \
+    networks named verify-…, which are cleared by DEL";
+const KEEPS_NO_STATE: &str = "the first two containers were given the same address. A plugin that keeps \
+    no state, as the reference's static, is tested with --stateless";
+
+fn ask(session: &Session, version: &str) -> Result<Exchange, Halt> {
     session.call(&Call {
         env: vec![("CNI_COMMAND", "VERSION".to_owned())],
         stdin: json!({"cniVersion": version}).to_string().into_bytes(),
-        is_junk: false,
+        ..Call::default()
     })
 }
 
@@ -30,7 +37,7 @@ fn supported(exchange: &Exchange) -> Vec<String> {
 }
 
 /// Asks which versions there are, and decides on the one to use.
-pub(in crate::verify) fn learn_versions(session: &mut Session) -> Result<(), VerifyError> {
+pub(in crate::verify) fn learn_versions(session: &mut Session) -> Result<(), Halt> {
     let exchange = ask(session, Version::LATEST.as_str())?;
     session.supported = supported(&exchange);
     let known = session
@@ -43,21 +50,62 @@ pub(in crate::verify) fn learn_versions(session: &mut Session) -> Result<(), Ver
 }
 
 /// An ADD and a DEL, without which there is nothing to verify.
-pub(in crate::verify) fn first_attachment(session: &Session) -> Result<(), VerifyError> {
+pub(in crate::verify) fn first_attachment(session: &Session) -> Result<(), Halt> {
     let network = session.network();
     let key = Key::new("first");
     let (added, exchange) =
         network.add_exchange(&key, crate::verify::exchange::Interruption::None)?;
     match added {
-        Added::Given(_) => network.del(&key).map(drop),
-        _ => Err(VerifyError::NotWorking {
+        Added::Given(_) => {
+            let has_files = network.directory().is_some();
+            let is_own = session.options.template.has_own_directory() && has_files;
+            session.has_own_directory.store(is_own, Ordering::Relaxed);
+            network.del(&key).map(drop)
+        }
+        _ => Err(Halt::from(VerifyError::NotWorking {
             answer: exchange.summary(),
             step: Box::new(session.step(&exchange)),
-        }),
+        })),
     }
 }
 
-pub(super) fn version_answer(session: &Session) -> Result<Verdict, VerifyError> {
+/// Counts the addresses of a network. A plugin that gives two containers the same address at once
+/// is not asked for more: there would be no end.
+pub(in crate::verify) fn learn_capacity(session: &Session) -> Result<Vec<String>, Halt> {
+    let mut hints = Vec::new();
+    if session.options.template.has_own_directory() && !session.has_own_directory() {
+        hints.push(NOT_IN_DIRECTORY.to_owned());
+    }
+    if session.is_stateless() {
+        _ = session.capacity.set(None);
+        return Ok(hints);
+    }
+    let network = session.network();
+    let keys = [Key::new("count-0"), Key::new("count-1")];
+    for key in &keys {
+        network.add(key)?;
+    }
+    let [first, second] = keys.each_ref().map(|key| network.held(key));
+    if let (Some(first), Some(second)) = (first, second)
+        && first.addresses == second.addresses
+    {
+        _ = session.capacity.set(None);
+        session.gives_same_address.store(true, Ordering::Relaxed);
+        hints.push(KEEPS_NO_STATE.to_owned());
+    } else if let Some(filled) = network.fill("fill")? {
+        let held = keys
+            .iter()
+            .filter(|key| network.held(key).is_some())
+            .count();
+        _ = session.capacity.set(Some(filled.keys.len() + held));
+    } else {
+        _ = session.capacity.set(None);
+    }
+    network.clear()?;
+    Ok(hints)
+}
+
+pub(super) fn version_answer(session: &Session) -> Result<Verdict, Halt> {
     let exchange = ask(session, Version::LATEST.as_str())?;
     let answer: Value = serde_json::from_slice(&exchange.stdout).unwrap_or_default();
     let supported = supported(&exchange);
@@ -96,7 +144,7 @@ pub(super) fn version_answer(session: &Session) -> Result<Verdict, VerifyError> 
     Ok(Verdict::Done)
 }
 
-pub(super) fn every_version(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn every_version(session: &Session) -> Result<Verdict, Halt> {
     let supported = session.supported.iter();
     for version in supported.filter_map(|text| text.parse::<Version>().ok()) {
         let network = session.network_of(version);
@@ -117,7 +165,7 @@ pub(super) fn every_version(session: &Session) -> Result<Verdict, VerifyError> {
     Ok(Verdict::Done)
 }
 
-pub(super) fn unsupported_version(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn unsupported_version(session: &Session) -> Result<Verdict, Halt> {
     for (version, is_required) in [("9.9.9", true), ("not-a-version", false)] {
         let network = session.network();
         let mut config = network.config.clone();

@@ -1,10 +1,10 @@
 //! GC and STATUS, which came with CNI 1.1.0.
 
-use super::{ENDLESS, NO_1_1_0, Verdict, skipped};
+use super::{NO_1_1_0, Verdict, skipped, uncountable};
 use crate::{
     types::Version,
     verify::{
-        Severity, VerifyError,
+        Halt, Severity,
         exchange::Interruption,
         network::{Added, Key, Network},
         session::Session,
@@ -19,7 +19,7 @@ fn network(session: &Session) -> Network<'_> {
     session.network_of(Version::V1_1_0)
 }
 
-pub(super) fn gc_supported(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn gc_supported(session: &Session) -> Result<Verdict, Halt> {
     if !has_gc(session) {
         session.find(
             "gc-supported",
@@ -46,13 +46,13 @@ pub(super) fn gc_supported(session: &Session) -> Result<Verdict, VerifyError> {
     Ok(Verdict::Done)
 }
 
-pub(super) fn gc_frees_stale(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn gc_frees_stale(session: &Session) -> Result<Verdict, Halt> {
     if !has_gc(session) {
         return skipped(NO_1_1_0);
     }
     let network = network(session);
     let Some(filled) = network.fill("fill")? else {
-        return skipped(ENDLESS);
+        return uncountable(session);
     };
     let kept = &filled.keys[..1];
     let exchange = network.gc(Some(kept))?;
@@ -98,7 +98,7 @@ fn robs(
     check: &'static str,
     network: &Network<'_>,
     valid: Option<&[Key]>,
-) -> Result<(), VerifyError> {
+) -> Result<(), Halt> {
     let exchange = network.gc(valid)?;
     let thief = Key::new("thief");
     let (added, add) = network.add_exchange(&thief, Interruption::None)?;
@@ -115,34 +115,34 @@ fn robs(
     Ok(())
 }
 
-pub(super) fn gc_keeps_valid(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn gc_keeps_valid(session: &Session) -> Result<Verdict, Halt> {
     if !has_gc(session) {
         return skipped(NO_1_1_0);
     }
     let network = network(session);
     network.add(&Key::new("fill-0").interface("net1"))?;
     if network.fill("fill")?.is_none() {
-        return skipped(ENDLESS);
+        return uncountable(session);
     }
     robs(session, "gc-keeps-valid", &network, Some(&network.live()))?;
     network.clear()?;
     Ok(Verdict::Done)
 }
 
-pub(super) fn gc_absent_list(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn gc_absent_list(session: &Session) -> Result<Verdict, Halt> {
     if !has_gc(session) {
         return skipped(NO_1_1_0);
     }
     let network = network(session);
     if network.fill("fill")?.is_none() {
-        return skipped(ENDLESS);
+        return uncountable(session);
     }
     robs(session, "gc-absent-list", &network, None)?;
     network.clear()?;
     Ok(Verdict::Done)
 }
 
-pub(super) fn status_answer(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn status_answer(session: &Session) -> Result<Verdict, Halt> {
     if !has_gc(session) {
         return skipped(NO_1_1_0);
     }

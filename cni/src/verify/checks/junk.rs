@@ -3,10 +3,10 @@
 use rand::{RngExt as _, rngs::StdRng, seq::IndexedRandom as _};
 use serde_json::{Value, json};
 
-use super::{ENDLESS, Verdict, lease::nothing_leaked, skipped};
-use crate::verify::{Severity, VerifyError, network::Key, session::Session};
+use super::{Verdict, lease::nothing_leaked};
+use crate::verify::{Halt, Severity, network::Key, session::Session};
 
-pub(super) fn bad_json(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn bad_json(session: &Session) -> Result<Verdict, Halt> {
     let network = session.network();
     let whole = network.config.to_string();
     let half = &whole[..whole.floor_char_boundary(whole.len() / 2)];
@@ -39,7 +39,7 @@ pub(super) fn bad_json(session: &Session) -> Result<Verdict, VerifyError> {
     Ok(Verdict::Done)
 }
 
-pub(super) fn bad_config(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn bad_config(session: &Session) -> Result<Verdict, Halt> {
     let network = session.network();
     let long = "n/".repeat(10);
     for name in [
@@ -70,11 +70,9 @@ pub(super) fn bad_config(session: &Session) -> Result<Verdict, VerifyError> {
 
 /// Whatever stands in the configuration, the plugin must answer; the form of answers is judged anyway. An ADD
 /// that succeeds must be taken back by the DEL with the same configuration, or else with the right one.
-pub(super) fn junk_input(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn junk_input(session: &Session) -> Result<Verdict, Halt> {
     let network = session.network();
-    let Some(before) = network.free("before")? else {
-        return skipped(ENDLESS);
-    };
+    let before = network.capacity()?;
     let mut random = session.random("junk-input", 0);
     let mut inputs = known_junk(&network.config);
     let fixed = inputs.len();
@@ -98,7 +96,7 @@ fn run(
     session: &Session,
     network: &crate::verify::network::Network<'_>,
     (stdin, args): &(Vec<u8>, &'static str),
-) -> Result<(), VerifyError> {
+) -> Result<(), Halt> {
     let key = Key::new("junk");
     for command in ["ADD", "CHECK", "DEL"] {
         let call = network.call(command, &key).with_junk(stdin.clone());

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rand::{RngExt as _, rngs::StdRng};
 
-use super::{ENDLESS, Verdict, skipped};
+use super::{Verdict, uncountable};
 use crate::verify::{
-    Severity, VerifyError,
+    Halt, Severity,
     exchange::{Exchange, Interruption},
     network::{Added, Key, Network},
     session::Session,
@@ -15,8 +15,18 @@ use crate::verify::{
 /// A check stops at so many leaks: each needs a fresh network, and they are alike.
 const ENOUGH: u32 = 3;
 
-/// A network with one free address, and how long an ADD takes.
-fn one_left(session: &Session) -> Result<Option<(Network<'_>, Duration)>, VerifyError> {
+/// Lengths of what a plugin writes about one lease: an id alone, and most others.
+const LEASES: [u64; 2] = [12, 80];
+
+/// A network with one free address, and how long an ADD takes. Where there can be two addresses
+/// another attachment holds one: what a kill damages may be its lease.
+fn one_left(session: &Session) -> Result<Option<(Network<'_>, Duration)>, Halt> {
+    let two = serde_json::json!([[{"subnet": "10.92.0.0/29", "rangeStart": "10.92.0.2", "rangeEnd": "10.92.0.3"}]]);
+    if let Some(network) = session.network_with(&two) {
+        let time = session.time_of_add(&network)?;
+        network.add(&Key::new("other"))?;
+        return Ok(Some((network, time)));
+    }
     let ranges = serde_json::json!([[{"subnet": "10.92.0.0/30"}]]);
     if let Some(network) = session.network_with(&ranges) {
         let time = session.time_of_add(&network)?;
@@ -43,8 +53,26 @@ pub(super) fn moment(random: &mut StdRng, network: &Network<'_>, time: Duration)
     }
 }
 
+/// A moment in which a file is half written, every third time; else [`moment`].
+fn moment_or_half(
+    random: &mut StdRng,
+    network: &Network<'_>,
+    time: Duration,
+    number: u32,
+) -> Interruption {
+    match network.directory() {
+        Some(dir) if number.is_multiple_of(3) => {
+            let longest = LEASES[usize::from(random.random_bool(0.5))];
+            // With none at all the file is only just created.
+            let bytes = random.random_range(0..longest);
+            Interruption::HalfWritten { dir, bytes }
+        }
+        _ => moment(random, network, time),
+    }
+}
+
 /// Whether the one address can be had. If not, it has leaked.
-fn is_lost(network: &Network<'_>) -> Result<Option<Exchange>, VerifyError> {
+fn is_lost(network: &Network<'_>) -> Result<Option<Exchange>, Halt> {
     let key = Key::new("probe");
     let (added, exchange) = network.add_exchange(&key, Interruption::None)?;
     network.del(&key)?;
@@ -56,16 +84,11 @@ fn repeat(
     session: &Session,
     check: &'static str,
     weight: u32,
-    mut round: impl FnMut(
-        &Network<'_>,
-        &mut StdRng,
-        Duration,
-        u32,
-    ) -> Result<Vec<Exchange>, VerifyError>,
-) -> Result<Verdict, VerifyError> {
+    mut round: impl FnMut(&Network<'_>, &mut StdRng, Duration, u32) -> Result<Vec<Exchange>, Halt>,
+) -> Result<Verdict, Halt> {
     let mut random = session.random(check, 0);
     let Some((mut network, time)) = one_left(session)? else {
-        return skipped(ENDLESS);
+        return uncountable(session);
     };
     let mut leaks = 0;
     for number in session.rounds(weight) {
@@ -111,21 +134,22 @@ fn repeat(
     Ok(Verdict::Done)
 }
 
-pub(super) fn kill_add(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn kill_add(session: &Session) -> Result<Verdict, Halt> {
     repeat(
         session,
         "kill-add-leaks-nothing",
         3,
         |network, random, time, number| {
             let key = Key::new(format!("killed-{number}"));
-            let (_, add) = network.add_exchange(&key, moment(random, network, time))?;
+            let (_, add) =
+                network.add_exchange(&key, moment_or_half(random, network, time, number))?;
             let del = network.del(&key)?;
             Ok(vec![add, del])
         },
     )
 }
 
-pub(super) fn kill_del(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn kill_del(session: &Session) -> Result<Verdict, Halt> {
     repeat(
         session,
         "kill-del-leaks-nothing",
@@ -133,7 +157,8 @@ pub(super) fn kill_del(session: &Session) -> Result<Verdict, VerifyError> {
         |network, random, time, number| {
             let key = Key::new(format!("killed-{number}"));
             network.add(&key)?;
-            let first = network.del_exchange(&key, moment(random, network, time))?;
+            let first =
+                network.del_exchange(&key, moment_or_half(random, network, time, number))?;
             let second = network.del(&key)?;
             Ok(vec![first, second])
         },
@@ -141,7 +166,7 @@ pub(super) fn kill_del(session: &Session) -> Result<Verdict, VerifyError> {
 }
 
 /// Files can be no longer than a few bytes. An ADD that says so has no address, even before a DEL.
-pub(super) fn full_disk(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn full_disk(session: &Session) -> Result<Verdict, Halt> {
     repeat(session, "full-disk", 1, |network, random, _, number| {
         // With short names one file may still be written when the next cannot.
         let is_short = random.random_bool(0.5);

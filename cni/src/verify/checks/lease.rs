@@ -1,10 +1,10 @@
 //! What ADD, DEL and CHECK do to addresses, one call at a time.
 
-use super::{ENDLESS, Verdict, skipped};
+use super::{Verdict, skipped, uncountable};
 use crate::{
     types::Version,
     verify::{
-        Severity, VerifyError,
+        Halt, Severity,
         exchange::{End, Exchange, Interruption},
         network::{Added, Key, Network},
         session::Session,
@@ -15,29 +15,30 @@ use crate::{
 pub(super) fn nothing_leaked(
     network: &Network<'_>,
     (check, severity): (&'static str, Severity),
-    before: usize,
+    before: impl Into<Option<usize>>,
     last: &[&Exchange],
-) -> Result<(), VerifyError> {
-    let Some(after) = network.free("after")? else {
+) -> Result<(), Halt> {
+    let (Some(before), Some(after)) = (before.into(), network.free("after")?) else {
         return Ok(());
     };
     if after < before {
         let session = network.session;
-        session.find(
-            check,
-            severity,
-            format!("{after} of {before} addresses are free afterwards"),
-            "as many free addresses as before",
-            last.iter().map(|exchange| session.step(exchange)).collect(),
-        );
+        let seen = format!("{after} of {before} addresses are free afterwards");
+        let expected = "as many free addresses as before";
+        if last.is_empty() {
+            session.find_in(network, check, severity, seen, expected);
+        } else {
+            let steps = last.iter().map(|exchange| session.step(exchange)).collect();
+            session.find(check, severity, seen, expected, steps);
+        }
     }
     Ok(())
 }
 
-pub(super) fn exhaustion(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn exhaustion(session: &Session) -> Result<Verdict, Halt> {
     let network = session.network();
     let Some(filled) = network.fill("fill")? else {
-        return skipped(ENDLESS);
+        return uncountable(session);
     };
     let all = filled.keys.len();
     if let End::Exit(0) | End::Hung | End::Signal(_) = filled.refusal.end {
@@ -68,10 +69,10 @@ pub(super) fn exhaustion(session: &Session) -> Result<Verdict, VerifyError> {
     Ok(Verdict::Done)
 }
 
-pub(super) fn add_repeat(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn add_repeat(session: &Session) -> Result<Verdict, Halt> {
     let network = session.network();
-    let Some(before) = network.free("before")? else {
-        return skipped(ENDLESS);
+    let Some(before) = network.capacity()? else {
+        return uncountable(session);
     };
     let key = Key::new("one");
     let (first, _) = network.add_exchange(&key, Interruption::None)?;
@@ -104,11 +105,9 @@ pub(super) fn add_repeat(session: &Session) -> Result<Verdict, VerifyError> {
     Ok(Verdict::Done)
 }
 
-pub(super) fn del_idempotent(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn del_idempotent(session: &Session) -> Result<Verdict, Halt> {
     let network = session.network();
-    let Some(before) = network.free("before")? else {
-        return skipped(ENDLESS);
-    };
+    let before = network.capacity()?;
     let expect_success = |what: &str, exchange: &Exchange| {
         if !exchange.succeeded() {
             session.find(
@@ -143,12 +142,12 @@ pub(super) fn del_idempotent(session: &Session) -> Result<Verdict, VerifyError> 
 }
 
 /// DELs that must not free the address of an attachment, each tried with an address left for nobody else.
-pub(super) fn del_exact(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn del_exact(session: &Session) -> Result<Verdict, Halt> {
     let network = session.network();
     let key = Key::new("one");
     network.add(&key)?;
     if network.fill("fill")?.is_none() {
-        return skipped(ENDLESS);
+        return uncountable(session);
     }
     let others = [
         Key::new("one").interface("net1"),
@@ -209,11 +208,9 @@ pub(super) fn del_exact(session: &Session) -> Result<Verdict, VerifyError> {
     Ok(Verdict::Done)
 }
 
-pub(super) fn del_without_netns(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn del_without_netns(session: &Session) -> Result<Verdict, Halt> {
     let network = session.network();
-    let Some(before) = network.free("before")? else {
-        return skipped(ENDLESS);
-    };
+    let before = network.capacity()?;
     let key = Key::new("one");
     network.add(&key)?;
     network.forget(&key); // So that there is no prevResult.
@@ -241,7 +238,7 @@ pub(super) fn del_without_netns(session: &Session) -> Result<Verdict, VerifyErro
     Ok(Verdict::Done)
 }
 
-pub(super) fn check_answer(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn check_answer(session: &Session) -> Result<Verdict, Halt> {
     if session.version < Version::V0_4_0 {
         return skipped("CHECK came with CNI 0.4.0");
     }
@@ -260,6 +257,9 @@ pub(super) fn check_answer(session: &Session) -> Result<Verdict, VerifyError> {
         );
     }
     network.del(&key)?;
+    if session.is_stateless() {
+        return Ok(Verdict::Done);
+    }
     let exchange = session.call(&call)?;
     if exchange.succeeded() {
         session.find(
@@ -273,7 +273,7 @@ pub(super) fn check_answer(session: &Session) -> Result<Verdict, VerifyError> {
     Ok(Verdict::Done)
 }
 
-pub(super) fn networks_apart(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn networks_apart(session: &Session) -> Result<Verdict, Halt> {
     let (one, mut two) = (session.network(), session.network());
     if session.options.template.has_own_directory() {
         // The usual directory is shared by all networks.
@@ -282,7 +282,7 @@ pub(super) fn networks_apart(session: &Session) -> Result<Verdict, VerifyError> 
     let key = Key::new("one");
     one.add(&key)?;
     if one.fill("fill")?.is_none() {
-        return skipped(ENDLESS);
+        return uncountable(session);
     }
     let exchange = two.del(&key)?;
     let (added, add) = one.add_exchange(&Key::new("thief"), Interruption::None)?;

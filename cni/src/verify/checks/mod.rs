@@ -9,25 +9,43 @@ mod kill;
 mod lease;
 mod random;
 
-use super::{VerifyError, session::Session};
+use std::sync::atomic::Ordering;
 
-/// Whether a check could be run.
+use super::{Amount, Halt, session::Session};
+
+/// How a check ended that was begun.
 #[derive(Debug)]
 pub(super) enum Verdict {
     Done,
+    /// It could not be run on this plugin, and why.
     Skipped(String),
+    /// The verification was stopped meanwhile.
+    Stopped,
 }
 
-fn skipped(why: &str) -> Result<Verdict, VerifyError> {
+fn skipped(why: &str) -> Result<Verdict, Halt> {
     Ok(Verdict::Skipped(why.to_owned()))
 }
 
 const ENDLESS: &str = "the range seems to have no end; give one of at most --max-addresses";
+const MANY: &str = "the range is too large for --quick; give one with a few addresses";
+const STATELESS: &str = "the plugin keeps no state";
+const SAME_ADDRESS: &str = "two containers were given the same address; see --stateless";
 const OTHER_KEYS: &str =
     "the plugin does not follow the keys of host-local's ranges that this takes; see --range-keys";
 const NO_1_1_0: &str = "the plugin does not support CNI 1.1.0";
 
-type Run = fn(&Session) -> Result<Verdict, VerifyError>;
+/// A check that has to count addresses, where they cannot be counted.
+fn uncountable(session: &Session) -> Result<Verdict, Halt> {
+    skipped(match session.options.amount {
+        _ if session.is_stateless() => STATELESS,
+        _ if session.gives_same_address.load(Ordering::Relaxed) => SAME_ADDRESS,
+        Amount::Quick => MANY,
+        _ => ENDLESS,
+    })
+}
+
+type Run = fn(&Session) -> Result<Verdict, Halt>;
 
 /// An entry of the table.
 pub(super) struct Check {

@@ -11,30 +11,27 @@ use std::{
 
 use rand::{RngExt as _, rngs::StdRng, seq::IndexedRandom as _};
 
-use super::{ENDLESS, Verdict, kill::moment, lease::nothing_leaked, skipped};
+use super::{Verdict, kill::moment, lease::nothing_leaked, uncountable};
 use crate::{
     types::Version,
     verify::{
-        Severity, VerifyError,
+        Halt, Severity,
         exchange::{End, Interruption},
         network::{Added, Key, Network},
         session::Session,
     },
 };
 
-/// Calls in one sequence.
-const LENGTH: u32 = 40;
-
 /// One sequence at a time; after each call the plugin must agree with the model.
-pub(super) fn sequence(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn sequence(session: &Session) -> Result<Verdict, Halt> {
     let mut random = session.random("random-sequence", 0);
     for round in session.rounds(1) {
         if round % 10 != 0 {
             continue; // A sequence is worth ten rounds of other checks.
         }
         let network = session.network();
-        let Some(capacity) = network.free("before")? else {
-            return skipped(ENDLESS);
+        let Some(capacity) = network.capacity()? else {
+            return uncountable(session);
         };
         let mut model = Model {
             network: &network,
@@ -43,7 +40,7 @@ pub(super) fn sequence(session: &Session) -> Result<Verdict, VerifyError> {
             time: session.time_of_add(&network)?,
             random: &mut random,
         };
-        for _ in 0..LENGTH {
+        for _ in 0..session.sequence() {
             model.step()?;
         }
         network.clear()?;
@@ -68,7 +65,7 @@ struct Model<'a, 'b> {
 }
 
 impl Model<'_, '_> {
-    fn step(&mut self) -> Result<(), VerifyError> {
+    fn step(&mut self) -> Result<(), Halt> {
         // A few more containers than addresses, so that full and empty are both common.
         let number = self.random.random_range(0..self.capacity + 3);
         let key = Key::new(format!("c{number}"));
@@ -85,7 +82,7 @@ impl Model<'_, '_> {
         *self.unknown.entry(key).or_default() += 1;
     }
 
-    fn add(&mut self, key: &Key) -> Result<(), VerifyError> {
+    fn add(&mut self, key: &Key) -> Result<(), Halt> {
         let held = self.network.held(key);
         let live = self.network.live().len();
         let (added, exchange) = self.network.add_exchange(key, Interruption::None)?;
@@ -128,13 +125,13 @@ impl Model<'_, '_> {
         Ok(())
     }
 
-    fn del(&mut self, key: &Key) -> Result<(), VerifyError> {
+    fn del(&mut self, key: &Key) -> Result<(), Halt> {
         self.network.del(key)?;
         self.unknown.remove(key);
         Ok(())
     }
 
-    fn check(&mut self, key: &Key) -> Result<(), VerifyError> {
+    fn check(&mut self, key: &Key) -> Result<(), Halt> {
         let session = self.network.session;
         if session.version < Version::V0_4_0 {
             return Ok(());
@@ -155,7 +152,7 @@ impl Model<'_, '_> {
         Ok(())
     }
 
-    fn kill(&mut self, key: &Key) -> Result<(), VerifyError> {
+    fn kill(&mut self, key: &Key) -> Result<(), Halt> {
         let interruption = moment(self.random, self.network, self.time);
         if self.network.held(key).is_some() {
             let exchange = self.network.del_exchange(key, interruption)?;
@@ -172,7 +169,7 @@ impl Model<'_, '_> {
         Ok(())
     }
 
-    fn gc(&mut self) -> Result<(), VerifyError> {
+    fn gc(&mut self) -> Result<(), Halt> {
         if self.network.session.version < Version::V1_1_0 {
             return Ok(());
         }
@@ -199,10 +196,7 @@ impl Model<'_, '_> {
 }
 
 /// Runs `work` on so many threads as may run the plugin at a time, and returns the first error.
-fn at_once(
-    session: &Session,
-    work: impl Fn(u64) -> Result<(), VerifyError> + Sync,
-) -> Result<(), VerifyError> {
+fn at_once(session: &Session, work: impl Fn(u64) -> Result<(), Halt> + Sync) -> Result<(), Halt> {
     let first = Mutex::new(None);
     thread::scope(|scope| {
         for worker in 0..u64::from(session.options.concurrency) {
@@ -220,20 +214,21 @@ fn at_once(
 }
 
 /// More ADDs than there are addresses, all at once.
-pub(super) fn concurrent_fill(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn concurrent_fill(session: &Session) -> Result<Verdict, Halt> {
     for round in session.rounds(1) {
         if round % 20 != 0 {
             continue; // Each round is a lot of calls.
         }
         let network = session.network();
-        let Some(capacity) = network.free("before")? else {
-            return skipped(ENDLESS);
+        let Some(capacity) = network.capacity()? else {
+            return uncountable(session);
         };
+        let wanted = capacity + session.more_than_addresses();
         let (next, given) = (AtomicUsize::new(0), AtomicUsize::new(0));
         at_once(session, |_| {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= capacity + 8 {
+                if number >= wanted {
                     return Ok(());
                 }
                 let added = network.add(&Key::new(format!("many-{number}")))?;
@@ -244,12 +239,12 @@ pub(super) fn concurrent_fill(session: &Session) -> Result<Verdict, VerifyError>
         })?;
         let given = given.into_inner();
         if given != capacity {
-            session.find(
+            session.find_in(
+                &network,
                 "concurrent-fill",
                 Severity::Violation,
-                format!("{given} of {} concurrent ADDs succeeded", capacity + 8),
+                format!("{given} of {wanted} concurrent ADDs succeeded"),
                 format!("{capacity}, as many as one after the other"),
-                Vec::new(),
             );
         }
         network.clear()?;
@@ -263,11 +258,11 @@ pub(super) fn concurrent_fill(session: &Session) -> Result<Verdict, VerifyError>
     Ok(Verdict::Done)
 }
 
-pub(super) fn concurrent(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn concurrent(session: &Session) -> Result<Verdict, Halt> {
     concurrently(session, "concurrent-sequence", 0.0, Severity::Violation)
 }
 
-pub(super) fn concurrent_kill(session: &Session) -> Result<Verdict, VerifyError> {
+pub(super) fn concurrent_kill(session: &Session) -> Result<Verdict, Halt> {
     // What a kill leaves behind is a leak; that an address is given twice is told by `add-unique`.
     concurrently(session, "concurrent-kill", 0.4, Severity::Weakness)
 }
@@ -279,10 +274,10 @@ fn concurrently(
     check: &'static str,
     killed: f64,
     severity: Severity,
-) -> Result<Verdict, VerifyError> {
+) -> Result<Verdict, Halt> {
     let network = session.network();
-    let Some(capacity) = network.free("before")? else {
-        return skipped(ENDLESS);
+    let Some(capacity) = network.capacity()? else {
+        return uncountable(session);
     };
     let workers = u64::from(session.options.concurrency);
     let time = session.time_of_add(&network)?;

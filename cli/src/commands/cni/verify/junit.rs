@@ -5,12 +5,14 @@ use quick_junit::{NonSuccessKind, Property, SerializeError, TestCase, TestCaseSt
 
 /// The report as JUnit XML.
 pub(super) fn xml(report: &Report) -> Result<String, SerializeError> {
-    let mut suite = TestSuite::new(report.program.to_string_lossy());
+    let about = &report.about;
+    let mut suite = TestSuite::new(about.program.to_string_lossy());
     suite.set_time(report.took);
     let properties = [
-        ("seed", report.seed.to_string()),
-        ("cniVersion", report.cni_version.clone()),
-        ("supportedVersions", report.supported.join(",")),
+        ("seed", about.seed.to_string()),
+        ("cniVersion", about.cni_version.clone()),
+        ("supportedVersions", about.supported.join(",")),
+        ("partial", report.is_partial.to_string()),
         ("calls", report.calls.to_string()),
         ("kills", report.kills.to_string()),
     ];
@@ -29,11 +31,9 @@ fn case(check: &CheckReport) -> TestCase {
     let status = match &check.outcome {
         Outcome::Passed => TestCaseStatus::success(),
         Outcome::Failed => failure(check, &counting),
-        Outcome::Skipped(why) => {
-            let mut status = TestCaseStatus::skipped();
-            status.set_message(why);
-            status
-        }
+        Outcome::Skipped(why) => skipped(why),
+        Outcome::Stopped => skipped("stopped; nothing was found until then"),
+        Outcome::NotRun(why) => skipped(&format!("not run: {why}")),
     };
     let mut case = TestCase::new(check.id, status);
     case.set_classname("podplane.cni.verify")
@@ -45,6 +45,12 @@ fn case(check: &CheckReport) -> TestCase {
         case.set_system_out(notes.join("\n"));
     }
     case
+}
+
+fn skipped(why: &str) -> TestCaseStatus {
+    let mut status = TestCaseStatus::skipped();
+    status.set_message(why);
+    status
 }
 
 fn failure(check: &CheckReport, findings: &[&Finding]) -> TestCaseStatus {
@@ -65,12 +71,19 @@ fn described(finding: &Finding) -> String {
         expected,
         times,
         steps,
+        commands,
         ..
     } = finding;
     let steps = steps.iter().map(|step| {
-        let (interruption, answer) = (step.interruption(), step.answer());
-        format!("  {step}\n  # {interruption} {answer}\n")
+        let (title, interruption, answer) = (step.title(), step.interruption(), step.answer());
+        format!("  {title}: {interruption} {answer}\n")
     });
     let steps: String = steps.collect();
-    format!("{severity}: {seen}\n  expected: {expected}\n  times: {times}\n{steps}")
+    let stderr = finding.steps.last().map(podplane_cni::verify::Step::stderr);
+    let stderr = stderr.filter(|text| !text.is_empty());
+    let stderr = stderr.map(|text| format!("  stderr: {text}\n"));
+    format!(
+        "{severity}: {seen}\n  expected: {expected}\n  times: {times}\n{steps}{}To repeat it, in a shell:\n{commands}",
+        stderr.unwrap_or_default()
+    )
 }

@@ -7,25 +7,31 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use anyhow::Context as _;
 use podplane_cni::{
     Version,
-    verify::{self, Amount, CheckInfo, Options, RangeKeys, Report, Template},
+    verify::{self, Amount, CheckInfo, Event, Options, RangeKeys, Report, Template},
 };
-use tempfile::TempDir;
+use rustix::process::Signal;
 
 use crate::{
     cluster::progress::Progress,
     commands::duration,
     output::{self, table::Table},
-    report::{self, UsageError},
+    report::{self, OutputClosed, UsageError},
 };
 
 /// Exit code when nothing can be said about the plugin.
 const COULD_NOT_RUN: u8 = 2;
+/// As a shell reports a program that a signal ended, the signal's number and this.
+const SIGNALLED: u8 = 128;
 
 /// Test an IPAM plugin: no address given twice, none lost, every answer as the specification says
 ///
@@ -33,7 +39,9 @@ const COULD_NOT_RUN: u8 = 2;
 /// with nonsense. It needs no root if the plugin needs none. The plugin gets a directory of its own for its addresses if its configuration has ipam.dataDir, or
 /// ${dataDir} in any string; otherwise its own store is used, in networks named verify-..., which are cleared by DEL.
 ///
-/// Exits with 0 if nothing was found, 1 if something was, 2 if the plugin could not be tested.
+/// A line for each check is printed as it ends. Ctrl-C and SIGTERM end it early, with a report of what was done until then.
+///
+/// Exits with 0 if nothing was found, 1 if something was, 2 if the plugin could not be tested, and with 130 after Ctrl-C or 143 after SIGTERM.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane cni verify ./my-ipam\n  podplane cni verify ./my-ipam --config net.json --rounds 1000 --junit report.xml\n  podplane cni verify /usr/lib/cni/host-local --seed 7 --only kill"
@@ -58,6 +66,10 @@ pub(super) struct Args {
     /// How long the random checks take in all, as in 5m, instead of --rounds
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "rounds")]
     duration: Option<Duration>,
+
+    /// Take at most 10 s: run the checks that are likely to find something first, and tell which were left out
+    #[arg(long, conflicts_with_all = ["rounds", "duration"])]
+    quick: bool,
 
     /// How many calls at a time, where calls are concurrent
     #[arg(short = 'j', long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=512))]
@@ -99,7 +111,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_addresses: usize,
 
-    /// Keep the directory with the plugin's data and with calls.log, which has every call
+    /// The plugin keeps no state, as the reference's static: do without the checks that need some
+    #[arg(long)]
+    stateless: bool,
+
+    /// Keep the directory with the plugin's data, with calls.log, which has every call, and with the commands that repeat each finding
     #[arg(long)]
     keep: bool,
 }
@@ -129,14 +145,45 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.list {
         return list().map(|()| ExitCode::SUCCESS);
     }
-    match verified(&args) {
+    let stop = Stop::default();
+    stop.listen().context("listen for signals")?;
+    match verified(&args, &stop) {
+        Ok(report) if report.is_partial => Ok(ExitCode::from(stop.exit_code())),
         Ok(report) if report.passed() => Ok(ExitCode::SUCCESS),
         Ok(_) => Ok(ExitCode::FAILURE),
-        Err(error) if error.is::<report::OutputClosed>() => Err(error),
+        Err(error) if error.is::<OutputClosed>() => Err(error),
         Err(error) => {
             report::print(&error);
             Ok(ExitCode::from(COULD_NOT_RUN))
         }
+    }
+}
+
+/// That a signal has asked for the end.
+#[derive(Debug, Default)]
+struct Stop {
+    is_set: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+impl Stop {
+    /// From now on SIGINT and SIGTERM stop the verification; a second one ends the process.
+    fn listen(&self) -> std::io::Result<()> {
+        for signal in [Signal::INT, Signal::TERM] {
+            let raw = signal.as_raw();
+            let code = i32::from(SIGNALLED) + raw;
+            // In this order: a first signal finds the flag unset.
+            signal_hook::flag::register_conditional_shutdown(raw, code, self.is_set.clone())?;
+            let number = usize::try_from(raw).unwrap_or_default();
+            signal_hook::flag::register_usize(raw, self.signal.clone(), number)?;
+            signal_hook::flag::register(raw, self.is_set.clone())?;
+        }
+        Ok(())
+    }
+
+    fn exit_code(&self) -> u8 {
+        let signal = self.signal.load(Ordering::Relaxed);
+        SIGNALLED.saturating_add(u8::try_from(signal).unwrap_or_default())
     }
 }
 
@@ -148,7 +195,7 @@ fn list() -> anyhow::Result<()> {
     output::line(Table::new(vec!["CHECK", "WHAT HOLDS", "BASIS"]).rows(rows))
 }
 
-fn verified(args: &Args) -> anyhow::Result<Report> {
+fn verified(args: &Args, stop: &Stop) -> anyhow::Result<Report> {
     let selected = selection(args)?;
     let plugin = program(args.plugin.as_deref().unwrap_or(Path::new("")))?;
     let directory = tempfile::Builder::new()
@@ -160,27 +207,43 @@ fn verified(args: &Args) -> anyhow::Result<Report> {
         plugin,
         directory: directory.path().to_owned(),
         seed: args.seed.unwrap_or_else(|| rand::random::<u32>().into()),
-        amount: args
-            .duration
-            .map_or(Amount::Rounds(args.rounds), Amount::Time),
+        amount: match args.duration {
+            _ if args.quick => Amount::Quick,
+            Some(time) => Amount::Time(time),
+            None => Amount::Rounds(args.rounds),
+        },
         concurrency: args.concurrency,
         range_keys: args.range_keys.into(),
         cni_version: args.cni_version,
         netns: args.netns.clone(),
         timeout: args.timeout,
         max_addresses: args.max_addresses,
+        stateless: args.stateless,
+        stop: stop.is_set.clone(),
     };
-    let progress = Progress::new("verify: the first calls");
+    let mut screen = Screen {
+        progress: Progress::new("verify: the first calls"),
+        width: selected
+            .iter()
+            .map(|check| check.id.len())
+            .max()
+            .unwrap_or(0),
+        is_quick: args.quick,
+        ended: 0,
+        checks: 0,
+        failure: None,
+        stop: stop.is_set.clone(),
+    };
     let is_selected = |id: &str| selected.iter().any(|check| check.id == id);
-    let outcome = verify::verify(options, &is_selected, &mut |check| {
-        progress.doing(&format!("verify: {check}"));
-    });
-    drop(progress);
-    let kept = keep(args, directory);
+    let outcome = verify::verify(options, &is_selected, &mut |event| screen.show(&event));
+    let Screen { failure, .. } = screen;
     let report = outcome?;
-    output::line(text::Text(&report))?;
-    if let Some(kept) = kept {
-        output::line(format_args!("\nKept: {}", kept.display()))?;
+    failure.map_or(Ok(()), Err)?;
+    output::line(text::Findings(&report))?;
+    if args.keep {
+        write_commands(&report, directory.path())?;
+        output::line(format_args!("\nKept: {}", directory.path().display()))?;
+        _ = directory.keep();
     }
     if let Some(path) = &args.junit {
         let xml = junit::xml(&report).context("write JUnit XML")?;
@@ -189,9 +252,72 @@ fn verified(args: &Args) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The directory stays where it is if that is asked for.
-fn keep(args: &Args, directory: TempDir) -> Option<PathBuf> {
-    args.keep.then(|| directory.keep())
+/// Prints the head, and each check as it ends.
+struct Screen {
+    progress: Progress,
+    width: usize,
+    is_quick: bool,
+    ended: usize,
+    checks: usize,
+    failure: Option<anyhow::Error>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Screen {
+    fn show(&mut self, event: &Event<'_>) {
+        let printed = match event {
+            Event::Began {
+                about,
+                checks,
+                left,
+                ..
+            } => {
+                self.checks = *checks;
+                let (left, is_quick) = (*left, self.is_quick);
+                let checks = *checks;
+                self.line(text::Head {
+                    about,
+                    checks,
+                    left,
+                    is_quick,
+                })
+                .and_then(|()| self.line(""))
+            }
+            Event::CheckBegan { id, left } => {
+                let (number, of) = (self.ended + 1, self.checks);
+                let left = text::rounded(*left);
+                let doing = format!("verify: {number} of {of}, {id}; about {left} left");
+                self.progress.changes(&doing);
+                Ok(())
+            }
+            Event::CheckEnded(check) => {
+                self.ended += 1;
+                let width = self.width;
+                self.line(text::Line { check, width })
+            }
+        };
+        if let Err(error) = printed {
+            // Nobody reads on.
+            self.failure.get_or_insert(error);
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn line(&self, line: impl std::fmt::Display) -> anyhow::Result<()> {
+        if self.failure.is_some() {
+            return Ok(());
+        }
+        self.progress.suspend(|| output::line(line))
+    }
+}
+
+/// Writes the commands of each finding beside the log of calls.
+fn write_commands(report: &Report, directory: &Path) -> anyhow::Result<()> {
+    for (number, (_, finding)) in (1..).zip(text::counting(report)) {
+        let path = directory.join(format!("finding-{number}.sh"));
+        fs::write(&path, &finding.commands).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// The checks that are run. Those of every answer belong to whatever is run, unless they are to be skipped.

@@ -1,65 +1,123 @@
-//! The report for people.
+//! The report for people: each check on a line as it ends, then what was found.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
-use podplane_cni::verify::{CheckReport, Finding, Outcome, Report, Severity};
+use podplane_api::printable;
+use podplane_cni::verify::{About, CheckReport, Finding, Outcome, Report, Severity};
 
-use crate::output::{sheet::Sheet, table::Table};
+use crate::output::sheet::Sheet;
 
-/// As much as is shown of one call. The whole is in calls.log, and in the JUnit report.
+/// As much as is shown of one answer. The whole is in calls.log.
 const SHOWN: usize = 1500;
+/// As many lines as are shown of what the plugin printed on standard error.
+const STDERR_LINES: usize = 8;
+/// As much as is shown of the commands that repeat a finding. The whole is in the JUnit report, and
+/// beside calls.log.
+const COMMAND_LINES: usize = 60;
+const COMMAND_BYTES: usize = 12_000;
 
-/// The report as text: each check on a line, then what was found.
-pub(super) struct Text<'a>(pub(super) &'a Report);
+/// What is verified, and how long it takes.
+pub(super) struct Head<'a> {
+    pub(super) about: &'a About,
+    pub(super) checks: usize,
+    pub(super) left: Option<Duration>,
+    pub(super) is_quick: bool,
+}
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for Head<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let about = self.about;
+        let mut sheet = Sheet::default();
+        sheet.field("Plugin", about.program.to_string_lossy());
+        let supported = about.supported.join(", ");
+        sheet.field("CNI", format!("{}, of {supported}", about.cni_version));
+        sheet.field("Seed", format!("{} (the same choices again: --seed {0}; when a SIGKILL strikes and how concurrent calls interleave is the machine's)", about.seed));
+        if let Some(left) = self.left {
+            let most = if self.is_quick { "at most" } else { "about" };
+            let time = rounded(if self.is_quick { QUICK } else { left });
+            sheet.field("Checks", format!("{}, in {most} {time}", self.checks));
+        }
+        for hint in &about.hints {
+            sheet.field("Hint", hint);
+        }
+        write!(f, "{sheet}")
+    }
+}
+
+/// What --quick takes at most.
+const QUICK: Duration = Duration::from_secs(10);
+
+/// A time that is a guess, without digits that mean nothing.
+pub(super) fn rounded(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        ..1.0 => "a second".to_owned(),
+        ..20.0 => format!("{seconds:.0} s"),
+        ..90.0 => format!("{:.0} s", (seconds / 5.0).round() * 5.0),
+        ..5400.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+/// The line of a check that has ended.
+pub(super) struct Line<'a> {
+    pub(super) check: &'a CheckReport,
+    /// How wide the ids are.
+    pub(super) width: usize,
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { check, width } = self;
+        let (result, why) = match &check.outcome {
+            Outcome::Passed => ("ok", None),
+            Outcome::Failed => ("FAILED", None),
+            Outcome::Skipped(why) => ("skipped", Some(why.as_str())),
+            Outcome::Stopped => ("stopped", Some("nothing was found until then")),
+            Outcome::NotRun(why) => ("not run", Some(why.as_str())),
+        };
+        let took = match check.took {
+            Duration::ZERO => String::new(),
+            took => format!("{:.2}s", took.as_secs_f64()),
+        };
+        write!(
+            f,
+            "{result:7}   {:width$}   {took:>7}   {}",
+            check.id, check.title
+        )?;
+        why.map_or(Ok(()), |why| write!(f, ": {}", printable::line(why)))
+    }
+}
+
+/// What was found, and the sum of it all.
+pub(super) struct Findings<'a>(pub(super) &'a Report);
+
+impl fmt::Display for Findings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = self.0;
-        writeln!(f, "{}\n", head(report))?;
-        writeln!(f, "{}", checks(report))?;
-        let counting = with_findings(report, |severity| severity > Severity::Note);
+        let counting = counting(report);
         for (number, (check, finding)) in (1..).zip(&counting) {
             let title = format!("{number}. {} ({})", check.id, finding.severity);
             writeln!(f, "\n{}", sheet(&title, check, finding))?;
+            commands(f, number, finding)?;
         }
         let notes = with_findings(report, |severity| severity == Severity::Note);
         if !notes.is_empty() {
             writeln!(f, "\n{}", notes_sheet(&notes))?;
         }
+        if !report.left.is_empty() {
+            writeln!(f, "\nLeft in the plugin's store; to delete it:")?;
+            for line in &report.left {
+                writeln!(f, "  {}", printable::line(line))?;
+            }
+        }
         write!(f, "\n{}", verdict(report, counting.len()))
     }
 }
 
-fn head(report: &Report) -> Sheet {
-    let mut sheet = Sheet::default();
-    let supported = report.supported.join(", ");
-    sheet.field("Plugin", report.program.to_string_lossy());
-    sheet.field("CNI", format!("{}, of {supported}", report.cni_version));
-    sheet.field("Seed", format!("{} (the same choices again: --seed {0}; when a SIGKILL strikes and how concurrent calls interleave is the machine's)", report.seed));
-    let Report {
-        calls, kills, took, ..
-    } = report;
-    sheet.field(
-        "Calls",
-        format!("{calls}, {kills} of them killed, in {took:.1?}"),
-    );
-    sheet
-}
-
-fn checks(report: &Report) -> String {
-    let rows = report.checks.iter().map(|check| {
-        let result = match &check.outcome {
-            Outcome::Passed => "ok".to_owned(),
-            Outcome::Failed => "FAILED".to_owned(),
-            Outcome::Skipped(_) => "skipped".to_owned(),
-        };
-        let about = match &check.outcome {
-            Outcome::Skipped(why) => format!("{}: {why}", check.title),
-            _ => check.title.to_owned(),
-        };
-        vec![check.id.to_owned(), result, about]
-    });
-    Table::new(vec!["CHECK", "RESULT", "WHAT HOLDS"]).rows(rows)
+/// The findings that count, in the order of their numbers.
+pub(super) fn counting(report: &Report) -> Vec<(&CheckReport, &Finding)> {
+    with_findings(report, |severity| severity > Severity::Note)
 }
 
 fn with_findings(
@@ -84,21 +142,43 @@ fn sheet(title: &str, check: &CheckReport, finding: &Finding) -> Sheet {
         }
         sheet.field("Expected", &finding.expected);
         sheet.field("Basis", check.basis);
-        let lines = finding.steps.iter().flat_map(|step| {
-            let answer = [step.interruption(), step.answer()];
-            let answer: Vec<_> = answer.iter().filter(|text| !text.is_empty()).collect();
-            let answer: Vec<_> = answer.into_iter().map(String::as_str).collect();
-            [
-                shortened(&step.to_string()),
-                shortened(&format!("# {}", answer.join(": "))),
-            ]
+        let calls = finding.steps.iter().map(|step| {
+            let said = [step.title(), step.interruption(), step.answer()];
+            let said: Vec<_> = said.into_iter().filter(|part| !part.is_empty()).collect();
+            shortened(&said.join(": "))
         });
-        let lines: Vec<_> = lines.collect();
-        if !lines.is_empty() {
-            sheet.fields("By hand", lines);
+        let calls: Vec<_> = calls.collect();
+        if !calls.is_empty() {
+            sheet.fields("Calls", calls);
+        }
+        let last = finding.steps.last();
+        let stderr = last.map_or_else(Vec::new, |step| step.last_stderr(STDERR_LINES));
+        if !stderr.is_empty() {
+            let lines = stderr
+                .iter()
+                .map(|line| shortened(&line.replace('\t', "    ")));
+            sheet.fields("Stderr", lines.collect::<Vec<_>>());
         }
     });
     sheet
+}
+
+/// The commands that repeat the finding, to be pasted into a shell.
+fn commands(f: &mut fmt::Formatter<'_>, number: usize, finding: &Finding) -> fmt::Result {
+    let text = &finding.commands;
+    let lines = text.lines().count();
+    if lines == 0 {
+        return Ok(());
+    }
+    if lines > COMMAND_LINES || text.len() > COMMAND_BYTES {
+        return writeln!(
+            f,
+            "  To repeat it: {lines} lines, which --keep writes to finding-{number}.sh, and --junit to its report"
+        );
+    }
+    writeln!(f, "  To repeat it, in a shell:\n")?;
+    // As they are, without an indent, so that they can be copied.
+    writeln!(f, "{}", printable::lines(text).trim_end())
 }
 
 fn notes_sheet(notes: &[(&CheckReport, &Finding)]) -> Sheet {
@@ -125,8 +205,47 @@ fn verdict(report: &Report, findings: usize) -> String {
         let outcomes = report.checks.iter().map(|check| &check.outcome);
         outcomes.filter(|outcome| wanted(outcome)).count()
     };
-    let passed = count(|outcome| *outcome == Outcome::Passed);
-    let failed = count(|outcome| *outcome == Outcome::Failed);
-    let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
-    format!("{passed} checks ok, {failed} failed, {skipped} skipped; {findings} findings")
+    let counts = [
+        (count(|outcome| *outcome == Outcome::Passed), "checks ok"),
+        (count(|outcome| *outcome == Outcome::Failed), "failed"),
+        (
+            count(|outcome| matches!(outcome, Outcome::Skipped(_))),
+            "skipped",
+        ),
+        (count(|outcome| *outcome == Outcome::Stopped), "stopped"),
+        (
+            count(|outcome| matches!(outcome, Outcome::NotRun(_))),
+            "not run",
+        ),
+    ];
+    let counts = counts
+        .iter()
+        .filter(|(count, word)| *count > 0 || *word == "checks ok" || *word == "failed");
+    let counts: Vec<_> = counts
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    let Report {
+        calls, kills, took, ..
+    } = report;
+    let partial = if report.is_partial {
+        "Interrupted. "
+    } else {
+        ""
+    };
+    format!(
+        "{partial}{}; {findings} findings; {calls} calls, {kills} of them killed, in {took:.1?}",
+        counts.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guess_has_few_digits() {
+        let texts =
+            [0.2, 7.4, 33.0, 61.0, 300.0, 9000.0].map(|s| rounded(Duration::from_secs_f64(s)));
+        assert_eq!(texts, ["a second", "7 s", "35 s", "60 s", "5 min", "2.5 h"]);
+    }
 }

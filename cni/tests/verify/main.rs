@@ -2,11 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![expect(clippy::print_stdout, reason = "what was found is what a reader wants")]
 
+mod runs;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -67,15 +70,22 @@ fn options(plugin: &Path, template: Template, directory: &Path) -> Options {
         netns: None,
         timeout: Duration::from_secs(60),
         max_addresses: 256,
+        stateless: false,
+        stop: Arc::default(),
     }
 }
 
 fn report(options: Options, selected: &dyn Fn(&str) -> bool) -> Report {
     let seed = options.seed;
     let report = verify::verify(options, selected, &mut |_| {}).unwrap();
+    print(&report, seed);
+    report
+}
+
+fn print(report: &Report, seed: u64) {
     println!(
         "{}: seed {seed}, {} calls, {} kills, {:.1?}",
-        report.program.display(),
+        report.about.program.display(),
         report.calls,
         report.kills,
         report.took
@@ -92,7 +102,6 @@ fn report(options: Options, selected: &dyn Fn(&str) -> bool) -> Report {
             }
         }
     }
-    report
 }
 
 fn failed(report: &Report) -> BTreeSet<&'static str> {
@@ -246,12 +255,18 @@ fn each_check_can_fail() {
     }
 }
 
-/// The plugin of `peers/ipam.py` with these switches, in its configuration's form.
-fn python(switches: &str, rounds: u32, selected: &dyn Fn(&str) -> bool) -> Report {
-    let dir = tempfile::tempdir().unwrap();
-    let plugin = dir.path().join(format!("ipam{switches}"));
+/// The plugin of `peers/ipam.py` with these switches.
+fn python_plugin(dir: &Path, switches: &str) -> PathBuf {
+    let plugin = dir.join(format!("ipam{switches}"));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/ipam.py");
     std::os::unix::fs::symlink(script, &plugin).unwrap();
+    plugin
+}
+
+/// Verifies the plugin of `peers/ipam.py`, in its configuration's form.
+fn python(switches: &str, rounds: u32, selected: &dyn Fn(&str) -> bool) -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = python_plugin(dir.path(), switches);
     let range = match switches {
         ",pool" => json!({"pool": ["10.0.0.1", "10.0.0.7", "10.0.0.9", "10.9.0.0", "10.9.0.255"]}),
         ",no-gc" => json!({"subnet": "10.0.0.0/29"}),
@@ -296,6 +311,24 @@ const PLANTED: &[(&str, &[&str])] = &[
     ("wild-gc", &["gc-absent-list", "add-unique"]),
     ("no-lock", &["concurrent-fill", "add-unique"]),
     ("moves", &["add-repeat", "random-sequence"]),
+    (
+        "in-place",
+        &[
+            "kill-add-leaks-nothing",
+            "kill-del-leaks-nothing",
+            "random-sequence",
+            "del-succeeds",
+        ],
+    ),
+    (
+        "forgets",
+        &[
+            "add-unique",
+            "kill-add-leaks-nothing",
+            "kill-del-leaks-nothing",
+            "random-sequence",
+        ],
+    ),
 ];
 
 #[test]
