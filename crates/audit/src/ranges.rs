@@ -51,7 +51,7 @@ impl Dump {
             Ipam::PodCidr => {
                 "podplane and node-ipam-controller: as a ClusterCIDR (docs/cluster-cidrs.md); kube-controller-manager: only the other half, by a shorter --cluster-cidr with the same mask"
             }
-            Ipam::NodeBlocks(System::Cilium) if self.network.grows => {
+            Ipam::NodeBlocks(System::Cilium) if self.has_pools_of(System::Cilium) => {
                 "as a CIDR of the CiliumPodIPPool, or another CiliumPodIPPool"
             }
             Ipam::NodeBlocks(System::Cilium) => {
@@ -78,7 +78,10 @@ impl Dump {
         };
         blocks.sort_unstable();
         blocks.dedup();
-        let machines = self.nodes.iter().filter(|node| !node.is_virtual);
+        let machines = self
+            .nodes
+            .iter()
+            .filter(|node| !node.is_virtual && node.ipam == self.network.ipam);
         Some(LiveRanges {
             ranges: self.ranges(expected, &blocks),
             nodes: machines.count() as u64,
@@ -87,6 +90,11 @@ impl Dump {
             most_pods: used.values().copied().max().unwrap_or_default(),
             how: how.into(),
         })
+    }
+
+    fn has_pools_of(&self, system: System) -> bool {
+        let mut pools = self.records.pools.iter();
+        pools.any(|pool| pool.system == system)
     }
 
     fn ranges(&self, expected: &Expected, blocks: &[IpNet]) -> Vec<LiveRange> {
