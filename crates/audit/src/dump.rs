@@ -18,6 +18,7 @@ use crate::{
     item::{Item, Lenient, Metadata, Spec, Status, Text},
     network::{Evidence, Ipam, Marker, Markers, Network},
     records::{Records, System},
+    unread::Unread,
 };
 
 /// What of the input outlives the reading.
@@ -128,6 +129,7 @@ pub struct Dump {
     pub(crate) keep: Keep,
     pub(crate) network: Network,
     pub(crate) records: Records,
+    pub(crate) unread: Vec<Unread>,
     markers: Markers,
     notes: Vec<String>,
     pub(crate) nodes: Vec<Node>,
@@ -188,6 +190,11 @@ impl Collector {
         self.0.world.draining.push(block);
     }
 
+    /// Notes objects that the cluster has and that could not be read.
+    pub fn miss(&mut self, unread: Unread) {
+        self.0.unread.push(unread);
+    }
+
     /// Sorts what was read, and finds out which network the cluster has. The cluster CIDR of the
     /// flags tells an address that lies in no block from one of another network.
     #[must_use]
@@ -206,6 +213,7 @@ impl Dump {
             keep,
             network: Network::default(),
             records: Records::default(),
+            unread: Vec::new(),
             markers: Markers::new(),
             notes: Vec::new(),
             nodes: Vec::new(),

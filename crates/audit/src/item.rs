@@ -55,7 +55,7 @@ pub(crate) struct Annotations<'a> {
     /// The node's blocks by network, as JSON (OVN-Kubernetes).
     #[serde(borrow, rename = "k8s.ovn.org/node-subnets")]
     pub(crate) ovn_node_subnets: Text<'a>,
-    /// The block of a node whose kubelet is outside of OVN, such as one of Windows (OVN-Kubernetes).
+    /// The block of a node outside of OVN, such as one of Windows (OVN-Kubernetes).
     #[serde(borrow, rename = "k8s.ovn.org/hybrid-overlay-node-subnet")]
     pub(crate) ovn_hybrid_subnet: Text<'a>,
     /// The pod's addresses by network, as JSON (OVN-Kubernetes).

@@ -239,7 +239,9 @@ impl Network {
         }
         let counted = total - evidence.only_in_records;
         let is_sure = match marker {
-            _ if evidence.is_confirmed || evidence.has_pod_cidr_marker() => true,
+            _ if evidence.is_confirmed => true,
+            // It may have been left by a network that was replaced.
+            _ if evidence.has_pod_cidr_marker() => in_pod_cidr * 2 >= counted,
             Some(marker) if *total == 0 => marker.is_cloud(),
             _ => in_pod_cidr * 4 >= counted * 3,
         };
@@ -266,13 +268,13 @@ impl Network {
         } = *evidence;
         let counted = total - evidence.only_in_records;
         // That machines are a cloud's says nothing of their network.
-        let is_doubtful = marker.is_some_and(|marker| !marker.is_cloud());
-        let is_confirmed = evidence.is_confirmed || evidence.has_pod_cidr_marker();
+        let is_doubtful =
+            marker.is_some_and(|marker| !marker.is_cloud()) && !evidence.has_pod_cidr_marker();
         match (total, with_pod_cidr) {
             (0, 0) => marker.is_some_and(Marker::never_uses_pod_cidr),
             (0, _) => false,
             (_, 0) => true,
-            _ if is_confirmed => in_pod_cidr == 0 && elsewhere * 2 > total,
+            _ if evidence.is_confirmed => in_pod_cidr == 0 && elsewhere * 2 > total,
             // A range of another network can be the same, and some of its blocks by chance.
             _ if is_doubtful => in_pod_cidr * 2 <= counted,
             _ if total < FEW => in_pod_cidr == 0 && elsewhere * 2 > total,
@@ -379,8 +381,8 @@ impl Network {
     }
 }
 
-/// True if records give a node several blocks of one family: then another one is added when it needs
-/// addresses.
+/// True if records give a node several blocks of one family: then another one is added when it
+/// needs addresses.
 fn have_several_blocks(records: &Records, system: System) -> bool {
     let of_system = records
         .blocks

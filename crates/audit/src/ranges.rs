@@ -31,6 +31,8 @@ pub struct LiveRanges {
     pub taken: Vec<IpNet>,
     /// The most pods of a node that have an address of the pods' network.
     pub most_pods: u64,
+    /// Set if a node gets another block when it needs addresses.
+    pub grows: bool,
     /// How a range is added to this network.
     pub how: String,
 }
@@ -87,6 +89,7 @@ impl Dump {
             nodes: machines.count() as u64,
             blocks,
             taken: self.taken(expected),
+            grows: self.network.grows || self.network.ipam == Ipam::SharedBlocks,
             most_pods: used.values().copied().max().unwrap_or_default(),
             how: how.into(),
         })

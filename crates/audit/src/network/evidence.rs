@@ -23,7 +23,7 @@ pub(crate) struct Evidence {
     pub(super) in_pod_cidr: usize,
     /// In no podCIDR of the pod's node, and in one of its network's records.
     pub(super) only_in_records: usize,
-    /// In no podCIDR of any node, and outside of the cluster CIDR of the flags, if that has podCIDRs.
+    /// In no podCIDR of any node, and outside of a cluster CIDR of the flags that has podCIDRs.
     pub(super) elsewhere: usize,
     /// Nodes with a podCIDR, or with ranges that a podplane node reports.
     pub(super) with_pod_cidr: usize,
@@ -149,6 +149,11 @@ impl Evidence {
     pub(super) fn covers(&self, ipam: Ipam, node: &str) -> bool {
         let mut of_ipam = self.explained.iter().filter(|one| one.0 == ipam);
         of_ipam.any(|(_, _, nodes)| nodes.contains(node))
+    }
+
+    /// True if pods of the node have addresses.
+    pub(super) fn has_addresses(&self, node: &str) -> bool {
+        self.by_node.get(node).is_some_and(|one| one.total > 0)
     }
 
     /// True if the network has given one of the node's pods its address.

@@ -1,8 +1,8 @@
 //! Nodes that are in another network than most of the cluster.
 //!
-//! Hybrid nodes of EKS run Cilium or Calico beside EC2 instances with the VPC's addresses; a cluster
-//! that is migrated node by node has both networks for days. The rules of one network say nothing
-//! of the nodes of another.
+//! Hybrid nodes of EKS run Cilium or Calico beside EC2 instances with the VPC's addresses; a
+//! cluster that is migrated node by node has both networks for days. The rules of one network say
+//! nothing of the nodes of another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ pub(super) fn others(
         .collect();
     let is_foreign = |node: &Node| {
         let mut markers = evidence.markers_of(&node.name);
-        is_minority
+        (is_minority && evidence.has_addresses(&node.name))
             || markers.any(|marker| match marker {
                 Marker::VpcCni | Marker::KubeOvn | Marker::Weave => true,
                 Marker::AzureCni => has_records && !is_of_azure(main),
@@ -74,7 +74,8 @@ pub(super) fn described(
     let mut names = BTreeSet::new();
     for (node, ipam) in others {
         let own = || {
-            let marker = evidence.markers_of(node).next();
+            let mut markers = evidence.markers_of(node);
+            let marker = markers.find(|marker| marker.never_uses_pod_cidr());
             marker.map_or("own addresses", Marker::name)
         };
         names.insert(match ipam {

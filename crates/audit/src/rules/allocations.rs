@@ -387,7 +387,7 @@ impl<'a> Index<'a> {
         self.live_addresses().filter_map(finding).collect()
     }
 
-    /// Whereabouts gives an address to the next pod that asks, whatever the interfaces of others have.
+    /// Addresses of interfaces that Whereabouts can give to the next pod that asks.
     fn missing_in_ranges(&self) -> Vec<Finding> {
         let records = &self.dump.records;
         let ranges = Prefixes::from_iter(records.secondary_ranges.iter().copied());
