@@ -37,11 +37,17 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
     }
     let network = &summary.network;
     output::line(format!("network: {}: {}", network.name, network.reason))?;
+    for unread in &summary.unread {
+        output::line(format!("incomplete: {unread}"))?;
+    }
     let pods = &summary.pods;
+    let plural = |count| if count == 1 { "" } else { "s" };
     output::line(format!(
-        "{} nodes, {} pods: {} with an address, {} waiting for one, {} on their node's network, {} unscheduled, {} finished",
+        "{} node{}, {} pod{}: {} with an address, {} waiting for one, {} on their node's network, {} unscheduled, {} finished",
         summary.nodes,
+        plural(summary.nodes),
         pods.total,
+        plural(pods.total),
         pods.with_address,
         pods.waiting_for_address,
         pods.host_network,
@@ -49,10 +55,12 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
         pods.finished
     ))?;
     let addresses = &summary.addresses;
-    let knows_capacity = summary
-        .checks
-        .get("ip-capacity")
-        .is_none_or(|check| check == "on");
+    // Without a block anywhere, that nothing is free is not known either.
+    let knows_capacity = addresses.capacity > 0
+        && summary
+            .checks
+            .get("ip-capacity")
+            .is_none_or(|check| check == "on");
     output::line(match knows_capacity {
         true => format!(
             "addresses: {} of {} used, {} free",
