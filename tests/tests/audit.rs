@@ -145,6 +145,11 @@ fn exit_codes() {
     let pods = file("pods.json", &list(&[pod]));
     let empty = file("empty.json", &list(&[]));
     assert_eq!(audit(&[&nodes, &pods], &[]).code, Some(0));
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}});
+    let other = file("other.json", &service.to_string());
+    let done = audit(&[&nodes, &pods, &other], &[]);
+    assert_eq!(done.code, Some(0), "{done:#?}");
+    assert!(done.stderr.contains("other.json has no nodes"), "{done:#?}");
     for (source, want) in [
         (&nodes, "there are no pods in the input"),
         (&pods, "there are no nodes in the input"),

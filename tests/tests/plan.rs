@@ -138,6 +138,22 @@ fn ranges_to_add_to_a_live_cluster() -> Result<()> {
             "{json:#}"
         );
     }
+    let pods = from("cilium-kubernetes.yaml", "--max-pods 300");
+    assert_eq!(pods.code, Some(1), "{pods:?}");
+    let json: Value = serde_json::from_str(&pods.stdout)?;
+    assert_eq!(json["fits"], false);
+    let first = &json["warnings"][0];
+    assert!(
+        first.as_str().is_some_and(|text| text.contains("have 253")),
+        "{json:#}"
+    );
+    for (flags, want) in [
+        ("--node-cidr-mask-size 25", "are /24, not /25"),
+        ("--cluster-cidr 10.99.0.0/16", "contains none of the 3 IPv4"),
+    ] {
+        let said = from("cilium-kubernetes.yaml", flags).failed(2);
+        assert!(said.contains(want), "{said}");
+    }
     let none = from("eks.yaml", "").failed(2);
     assert!(none.contains("Amazon VPC CNI"), "{none}");
     Ok(())
@@ -150,6 +166,8 @@ fn exit_codes_for_a_pipeline() {
         ("--nodes 257", 1),
         ("--max-pods 253", 0),
         ("--max-pods 254", 1),
+        ("--max-pods 0", 1),
+        ("--cluster-cidr 10.244.0.0/16,fd00::/48 --nodes 300", 1),
         ("--nodes 200 --growth 20%/year --horizon 1", 0),
         ("--nodes 200 --growth 20%/year --horizon 2", 1),
         ("--cluster-cidr 10.0.0.0/16 --service-cidr 10.0.0.0/8", 1),

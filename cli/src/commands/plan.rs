@@ -338,6 +338,10 @@ fn pods_of_node(range: &RangePlan) -> String {
     )
 }
 
+const fn plural(count: u128) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 fn recommendation(recommended: &Recommended) -> String {
     let Recommended {
         family,
@@ -348,8 +352,10 @@ fn recommendation(recommended: &Recommended) -> String {
     } = recommended;
     match (cidr, node_mask) {
         (Some(cidr), Some(mask)) => format!(
-            "{cidr} in blocks of /{mask}: {max_nodes} nodes, {} pods each",
-            readable(*pods_per_node)
+            "{cidr} in blocks of /{mask}: {max_nodes} node{}, {} pod{} each",
+            plural((*max_nodes).into()),
+            readable(*pods_per_node),
+            plural(*pods_per_node)
         ),
         (None, Some(_)) => format!("no {family} range has so many blocks"),
         (_, None) => format!("no {family} block has so many addresses"),

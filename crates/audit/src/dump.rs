@@ -1,10 +1,6 @@
 //! Everything that was read, in a form that the rules take.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::Read,
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, io::Read, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_ipam::{
@@ -20,8 +16,9 @@ use crate::{
     expected::Flags,
     input::{self, InputError},
     item::{Item, Lenient, Metadata, Spec, Status, Text},
-    network::{Evidence, Ipam, Marker, Network},
-    records::Records,
+    network::{Evidence, Ipam, Marker, Markers, Network},
+    records::{Records, System},
+    unread::Unread,
 };
 
 /// What of the input outlives the reading.
@@ -59,6 +56,8 @@ pub struct Node {
     pub pod_ranges: Vec<IpNet>,
     /// The node's blocks where the network does not keep them in the Node object.
     pub(crate) recorded: Option<Vec<String>>,
+    /// The node's network.
+    pub(crate) ipam: Ipam,
 }
 
 impl Node {
@@ -130,7 +129,8 @@ pub struct Dump {
     pub(crate) keep: Keep,
     pub(crate) network: Network,
     pub(crate) records: Records,
-    markers: BTreeSet<Marker>,
+    pub(crate) unread: Vec<Unread>,
+    markers: Markers,
     notes: Vec<String>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) world: World,
@@ -190,6 +190,11 @@ impl Collector {
         self.0.world.draining.push(block);
     }
 
+    /// Notes objects that the cluster has and that could not be read.
+    pub fn miss(&mut self, unread: Unread) {
+        self.0.unread.push(unread);
+    }
+
     /// Sorts what was read, and finds out which network the cluster has. The cluster CIDR of the
     /// flags tells an address that lies in no block from one of another network.
     #[must_use]
@@ -208,7 +213,8 @@ impl Dump {
             keep,
             network: Network::default(),
             records: Records::default(),
-            markers: BTreeSet::new(),
+            unread: Vec::new(),
+            markers: Markers::new(),
             notes: Vec::new(),
             nodes: Vec::new(),
             world: World::default(),
@@ -314,28 +320,28 @@ impl Dump {
 
     fn read_node(&mut self, item: &Item<'_>) {
         self.records.read_node(item);
-        let Lenient(metadata) = &item.metadata;
-        let annotations = &metadata.annotations.0;
-        let marked = [
-            (annotations.calico_address.is_set(), Marker::Calico),
-            (annotations.cilium_host.is_set(), Marker::Cilium),
-            (
-                item.spec.0.provider_id.as_str().starts_with("aws://"),
-                Marker::Aws,
-            ),
-        ];
-        let marked = marked.into_iter().filter(|(is_set, _)| *is_set);
-        self.markers.extend(marked.map(|(_, marker)| marker));
+        let node = item.metadata.0.name.as_str();
+        self.mark(node, Marker::of_node(item));
     }
 
     fn read_pod(&mut self, item: &Item<'_>, pod: &audit::Pod) {
+        let node = item.spec.0.node_name.as_str();
         if pod.host_network {
-            self.markers.extend(Marker::of_agent(&pod.key()));
+            self.mark(node, Marker::of_agent(&pod.key()).into_iter());
         } else if !pod.released {
             self.records.read_pod(item);
             let annotations = &item.metadata.0.annotations.0;
             let is_kube_ovn = annotations.kube_ovn_address.is_set();
-            self.markers.extend(is_kube_ovn.then_some(Marker::KubeOvn));
+            self.mark(node, is_kube_ovn.then_some(Marker::KubeOvn).into_iter());
+        }
+    }
+
+    fn mark(&mut self, node: &str, markers: impl Iterator<Item = Marker>) {
+        for marker in markers {
+            self.markers
+                .entry(node.to_owned())
+                .or_default()
+                .insert(marker);
         }
     }
 
@@ -395,6 +401,7 @@ impl Dump {
                     .map(str::trim),
             ),
             recorded: None,
+            ipam: Ipam::default(),
         }
     }
 
@@ -447,55 +454,63 @@ impl Dump {
             std::mem::take(&mut self.markers),
         );
         self.network = Network::detect(&evidence, &self.nodes, &self.records, flags.ipam);
-        let mut recorded = BTreeMap::<&str, Vec<String>>::new();
-        if let Ipam::NodeBlocks(system) = self.network.ipam {
-            let of_system = self.records.blocks.iter();
-            for record in of_system.filter(|one| one.system == system && one.scope.is_empty()) {
-                let node = record.node.as_deref().unwrap_or_default();
-                recorded
-                    .entry(node)
-                    .or_default()
-                    .push(record.block.to_string());
-            }
+        let mut recorded = BTreeMap::<(System, &str), Vec<String>>::new();
+        let blocks = self.records.blocks.iter();
+        for record in blocks.filter(|one| one.scope.is_empty()) {
+            let node = record.node.as_deref().unwrap_or_default();
+            recorded
+                .entry((record.system, node))
+                .or_default()
+                .push(record.block.to_string());
         }
         for node in &mut self.nodes {
-            if !self.network.uses_pod_cidr() || node.is_virtual {
-                node.recorded = Some(
-                    recorded
-                        .get(node.name.as_str())
-                        .cloned()
-                        .unwrap_or_default(),
-                );
+            node.ipam = self.network.ipam_of(&node.name);
+            node.recorded = match node.ipam {
+                Ipam::PodCidr if !node.is_virtual => None,
+                Ipam::NodeBlocks(system) => recorded.get(&(system, node.name.as_str())).cloned(),
+                _ => Some(Vec::new()),
+            };
+            if node.ipam != Ipam::PodCidr {
+                node.recorded.get_or_insert_default();
             }
         }
     }
 
     /// Tells the invariants of nodes, and of nodes that are gone while their blocks are recorded.
     fn fill_world(&mut self) {
-        let known = self.nodes.iter().map(|node| audit::Node {
-            name: node.name.clone(),
-            uid: String::new(),
-            pod_cidrs: node.claims(),
-            ip_capacity: self
-                .capacity(node)
-                .map(|capacity| u64::try_from(capacity).unwrap_or(u64::MAX)),
+        // In a cluster with several networks a node may have blocks of each.
+        let mut further = BTreeMap::<&str, Vec<IpNet>>::new();
+        for record in &self.records.blocks {
+            let is_in_use = record.scope.is_empty()
+                && self
+                    .network
+                    .ipams()
+                    .any(|ipam| ipam == Ipam::NodeBlocks(record.system));
+            if let Some(node) = record.node.as_deref().filter(|_| is_in_use) {
+                further.entry(node).or_default().push(record.block);
+            }
+        }
+        let known = self.nodes.iter().map(|node| {
+            let further = further.remove(node.name.as_str()).unwrap_or_default();
+            audit::Node {
+                name: node.name.clone(),
+                uid: String::new(),
+                pod_cidrs: match node.is_virtual {
+                    true => node.claims(),
+                    false => sorted([node.claims(), further].concat()),
+                },
+                ip_capacity: self
+                    .capacity(node)
+                    .map(|capacity| u64::try_from(capacity).unwrap_or(u64::MAX)),
+            }
         });
         let mut nodes: Vec<audit::Node> = known.collect();
-        if let Ipam::NodeBlocks(system) = self.network.ipam {
-            let mut gone = BTreeMap::<&str, Vec<IpNet>>::new();
-            let records = self.records.blocks.iter();
-            for record in records.filter(|one| one.system == system && one.scope.is_empty()) {
-                if let Some(node) = record.node.as_deref().filter(|node| !self.has_node(node)) {
-                    gone.entry(node).or_default().push(record.block);
-                }
-            }
-            nodes.extend(gone.into_iter().map(|(node, pod_cidrs)| audit::Node {
-                name: node.to_owned(),
-                uid: String::new(),
-                pod_cidrs,
-                ip_capacity: None,
-            }));
-        }
+        nodes.extend(further.into_iter().map(|(node, pod_cidrs)| audit::Node {
+            name: node.to_owned(),
+            uid: String::new(),
+            pod_cidrs,
+            ip_capacity: None,
+        }));
         self.world.nodes = nodes;
     }
 
@@ -507,7 +522,7 @@ impl Dump {
 
     /// The number of pods that the node's addresses serve, if that is limited and known.
     pub(crate) fn capacity(&self, node: &Node) -> Option<u128> {
-        match self.network.grows {
+        match self.network.grows || self.network.others.contains_key(&node.name) {
             true => node.pod_ips.map(u128::from),
             false => node.capacity(),
         }
@@ -542,9 +557,13 @@ fn is_virtual(item: &Item<'_>) -> bool {
     let labels = &item.metadata.0.labels.0;
     let is = |label: &Text<'_>, value: &str| label.as_str() == value;
     let mut taints = item.spec.0.taints.0.iter();
+    let kubelet = item.status.0.node_info.0.kubelet_version.as_str();
     is(&labels.kind, "virtual-kubelet")
+        || is(&labels.kind, "kwok")
         || is(&labels.eks_compute, "fargate")
         || is(&labels.liqo, "virtual-node")
+        || is(&labels.interlink, "virtual-kubelet")
+        || kubelet.contains("-vk-")
         || taints.any(|Lenient(taint)| taint.key.as_str() == "virtual-kubelet.io/provider")
 }
 

@@ -55,6 +55,9 @@ pub(crate) struct Annotations<'a> {
     /// The node's blocks by network, as JSON (OVN-Kubernetes).
     #[serde(borrow, rename = "k8s.ovn.org/node-subnets")]
     pub(crate) ovn_node_subnets: Text<'a>,
+    /// The block of a node outside of OVN, such as one of Windows (OVN-Kubernetes).
+    #[serde(borrow, rename = "k8s.ovn.org/hybrid-overlay-node-subnet")]
+    pub(crate) ovn_hybrid_subnet: Text<'a>,
     /// The pod's addresses by network, as JSON (OVN-Kubernetes).
     #[serde(borrow, rename = "k8s.ovn.org/pod-networks")]
     pub(crate) ovn_pod_networks: Text<'a>,
@@ -67,6 +70,10 @@ pub(crate) struct Annotations<'a> {
     pub(crate) cilium_host: Text<'a>,
     #[serde(borrow, rename = "ovn.kubernetes.io/ip_address")]
     pub(crate) kube_ovn_address: Text<'a>,
+    #[serde(borrow, rename = "ovn.kubernetes.io/allocated")]
+    pub(crate) kube_ovn_allocated: Text<'a>,
+    #[serde(borrow, rename = "flannel.alpha.coreos.com/public-ip")]
+    pub(crate) flannel_address: Text<'a>,
     /// Ranges, separated by commas, of a podplane node whose pods are not in its podCIDRs.
     #[serde(borrow, rename = "podplane.io/pod-ranges")]
     pub(crate) pod_ranges: Text<'a>,
@@ -82,6 +89,8 @@ pub(crate) struct Labels<'a> {
     pub(crate) eks_compute: Text<'a>,
     #[serde(borrow, rename = "liqo.io/type")]
     pub(crate) liqo: Text<'a>,
+    #[serde(borrow, rename = "virtual-node.interlink/type")]
+    pub(crate) interlink: Text<'a>,
     #[serde(borrow, rename = "cloud.google.com/gke-nodepool")]
     pub(crate) gke_nodepool: Text<'a>,
 }
@@ -103,6 +112,10 @@ pub(crate) struct Spec<'a> {
     pub(crate) taints: Many<Lenient<Taint<'a>>>,
     /// `CiliumNode`.
     pub(crate) ipam: Value,
+    /// `CiliumNode`.
+    pub(crate) addresses: Value,
+    /// `CiliumNode`.
+    pub(crate) health: Value,
     /// `CiliumPodIPPool`.
     pub(crate) ipv4: Value,
     /// `CiliumPodIPPool`.
@@ -126,6 +139,9 @@ pub(crate) struct Spec<'a> {
     /// Calico's `BlockAffinity`.
     #[serde(borrow)]
     pub(crate) state: Text<'a>,
+    /// Calico's `BlockAffinity`.
+    #[serde(borrow, rename = "type")]
+    pub(crate) kind: Text<'a>,
     /// Calico's objects.
     #[serde(borrow)]
     pub(crate) deleted: Text<'a>,
@@ -161,6 +177,8 @@ pub(crate) struct Status<'a> {
     pub(crate) allocatable: Lenient<Capacity<'a>>,
     #[serde(borrow)]
     pub(crate) addresses: Many<Lenient<NodeAddress<'a>>>,
+    #[serde(borrow)]
+    pub(crate) node_info: Lenient<NodeInfo<'a>>,
     /// `CiliumNode`.
     pub(crate) ipam: Value,
     /// `CiliumEndpoint`.
@@ -176,6 +194,13 @@ pub(crate) struct NodeAddress<'a> {
     pub(crate) kind: Text<'a>,
     #[serde(borrow)]
     pub(crate) address: Text<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct NodeInfo<'a> {
+    #[serde(borrow)]
+    pub(crate) kubelet_version: Text<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]

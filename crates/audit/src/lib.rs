@@ -22,6 +22,7 @@ mod records;
 mod repair;
 mod rules;
 mod summary;
+mod unread;
 
 pub use dump::{Collector, Dump, Keep, Node};
 pub use expected::{Expected, Flags, FlagsError, Known};
@@ -32,3 +33,4 @@ pub use ranges::{LiveRange, LiveRanges};
 pub use repair::{Move, Repair, RepairError};
 pub use rules::{Report, audit};
 pub use summary::{Addresses, Blocks, Pods, Summary};
+pub use unread::Unread;

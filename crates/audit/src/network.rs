@@ -4,8 +4,13 @@
 //! lie: in podCIDRs, in blocks or addresses that a network has recorded, or in none of these.
 
 mod evidence;
+mod marker;
+mod members;
 
-use podplane_ipam::audit::PodKey;
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use podplane_ipam::Family;
 use serde::Serialize;
 
 use crate::{
@@ -14,7 +19,8 @@ use crate::{
     records::{Records, System},
 };
 
-pub(crate) use evidence::Evidence;
+pub(crate) use evidence::{Evidence, Markers};
+pub(crate) use marker::Marker;
 
 /// Source of pods' addresses, as the user states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +32,10 @@ pub enum IpamChoice {
 }
 
 /// Place of the blocks of nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ipam {
     /// In `spec.podCIDRs` of nodes.
+    #[default]
     PodCidr,
     /// In records of the nodes.
     NodeBlocks(System),
@@ -55,6 +62,15 @@ pub struct Network {
     /// Set if podCIDRs are ranges of cloud instances, which only the cloud can change.
     #[serde(skip)]
     pub(crate) is_of_cloud: bool,
+    /// Set if objects of the network repeat podCIDRs.
+    #[serde(skip)]
+    pub(crate) has_copies: bool,
+    /// Set if the evidence leaves no doubt.
+    #[serde(skip)]
+    pub(crate) is_sure: bool,
+    /// The nodes that are in another network.
+    #[serde(skip)]
+    pub(crate) others: BTreeMap<String, Ipam>,
 }
 
 impl Default for Network {
@@ -65,63 +81,10 @@ impl Default for Network {
             ipam: Ipam::PodCidr,
             grows: false,
             is_of_cloud: false,
+            has_copies: false,
+            is_sure: true,
+            others: BTreeMap::new(),
         }
-    }
-}
-
-/// Software that is recognised by what it leaves in Nodes and Pods; the first that is there names
-/// the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Marker {
-    Cilium,
-    Calico,
-    OvnKubernetes,
-    KubeOvn,
-    Weave,
-    Antrea,
-    AzureCni,
-    VpcCni,
-    Aws,
-}
-
-impl Marker {
-    /// Prefixes of the names of DaemonSet pods.
-    const AGENTS: [(&str, Self); 8] = [
-        ("cilium-", Self::Cilium),
-        ("calico-node-", Self::Calico),
-        ("ovnkube-node-", Self::OvnKubernetes),
-        ("kube-ovn-cni-", Self::KubeOvn),
-        ("weave-net-", Self::Weave),
-        ("antrea-agent-", Self::Antrea),
-        ("azure-cns-", Self::AzureCni),
-        ("aws-node-", Self::VpcCni),
-    ];
-
-    /// The network whose agent the pod is.
-    pub(crate) fn of_agent(pod: &PodKey) -> Option<Self> {
-        let found = Self::AGENTS
-            .iter()
-            .find(|(prefix, _)| pod.name.starts_with(prefix));
-        found.map(|(_, marker)| *marker)
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Cilium => "Cilium",
-            Self::Calico => "Calico",
-            Self::OvnKubernetes => "OVN-Kubernetes",
-            Self::KubeOvn => "Kube-OVN",
-            Self::Weave => "Weave Net",
-            Self::Antrea => "Antrea",
-            Self::AzureCni => "Azure CNI",
-            Self::VpcCni => "Amazon VPC CNI",
-            Self::Aws => "addresses of an AWS VPC",
-        }
-    }
-
-    /// True for networks that always have addresses of their own.
-    const fn never_uses_pod_cidr(self) -> bool {
-        matches!(self, Self::VpcCni | Self::KubeOvn | Self::Weave | Self::Aws)
     }
 }
 
@@ -168,10 +131,19 @@ impl Network {
         let virtual_nodes = nodes.iter().filter(|node| node.is_virtual).count();
         let mut network = Self {
             is_of_cloud: is_gke && network.ipam == Ipam::PodCidr,
+            has_copies: evidence.has_copies,
             ..network
         };
         if network.is_of_cloud {
             network.name = "podCIDR (ranges of GKE instances)".into();
+        }
+        if choice.is_none() {
+            network.others = members::others(evidence, &network, nodes);
+        }
+        if !network.others.is_empty() {
+            let machines = nodes.len() - virtual_nodes;
+            let others = members::described(&network.others, evidence, machines);
+            network.reason = format!("{}; {others}", network.reason);
         }
         if virtual_nodes > 0 {
             let nodes = if virtual_nodes == 1 { "node" } else { "nodes" };
@@ -214,10 +186,12 @@ impl Network {
             .blocks
             .iter()
             .any(|block| block.system == system && block.pool.is_some());
+        let grows = has_pools || have_several_blocks(records, system);
         let name = match ipam {
             Ipam::NodeBlocks(System::Cilium) if has_pools => "Cilium (multi-pool)".into(),
             Ipam::NodeBlocks(System::Cilium) => "Cilium (cluster-pool)".into(),
             Ipam::NodeAddresses(System::Cilium) => "Cilium (addresses of the cloud)".into(),
+            Ipam::NodeBlocks(System::Azure) if grows => "Azure CNI (blocks)".into(),
             Ipam::NodeBlocks(System::Azure) => "Azure CNI (overlay)".into(),
             _ => system.name().to_owned(),
         };
@@ -230,35 +204,31 @@ impl Network {
             name,
             reason,
             ipam,
-            grows: has_pools,
-            is_of_cloud: false,
+            grows,
+            ..Self::default()
         })
     }
 
-    /// Without records: podCIDR, unless most addresses lie elsewhere.
+    /// Without records: podCIDR if most addresses lie there.
     fn from_addresses(evidence: &Evidence) -> Self {
         let Evidence {
             total,
             in_pod_cidr,
-            elsewhere,
             with_pod_cidr,
             ..
         } = evidence;
-        let marker = evidence.markers.first().copied();
-        let is_own = match marker {
-            Some(marker) if *total == 0 => marker.never_uses_pod_cidr() && *with_pod_cidr == 0,
-            // That machines are of AWS says nothing of their network.
-            Some(Marker::Aws) | None => *in_pod_cidr == 0 && elsewhere * 2 > *total,
-            Some(_) => in_pod_cidr * 2 < *total,
-        };
+        let marker = evidence.own_marker();
         let reason = match (total, with_pod_cidr) {
             (0, 0) => "no pod has an address, and no node has a podCIDR".to_owned(),
+            (0, 1) => "1 node has a podCIDR, and no pod has an address".into(),
             (0, nodes) => format!("{nodes} nodes have a podCIDR, and no pod has an address"),
+            (1, 0) => "no node has a podCIDR, and a pod has an address".into(),
+            (total, 0) => format!("no node has a podCIDR, and pods have {total} addresses"),
             _ => {
                 format!("{in_pod_cidr} of {total} pod addresses lie in the podCIDRs of their nodes")
             }
         };
-        if is_own {
+        if Self::has_own_addresses(evidence, marker) {
             let name = marker.map_or("own addresses", Marker::name);
             return Self {
                 name: name.into(),
@@ -267,9 +237,48 @@ impl Network {
                 ..Self::default()
             };
         }
+        let counted = total - evidence.only_in_records;
+        let is_sure = match marker {
+            _ if evidence.is_confirmed => true,
+            // It may have been left by a network that was replaced.
+            _ if evidence.has_pod_cidr_marker() => in_pod_cidr * 2 >= counted,
+            Some(marker) if *total == 0 => marker.is_cloud(),
+            _ => in_pod_cidr * 4 >= counted * 3,
+        };
         Self {
-            reason,
+            reason: match is_sure {
+                true => reason,
+                false => format!("{reason}, too few to be sure"),
+            },
+            is_sure,
             ..Self::default()
+        }
+    }
+
+    /// True if too few addresses lie in podCIDRs for a network that uses these.
+    fn has_own_addresses(evidence: &Evidence, marker: Option<Marker>) -> bool {
+        // So few pods may all have wrong addresses.
+        const FEW: usize = 3;
+        let Evidence {
+            total,
+            in_pod_cidr,
+            with_pod_cidr,
+            elsewhere,
+            ..
+        } = *evidence;
+        let counted = total - evidence.only_in_records;
+        // That machines are a cloud's says nothing of their network.
+        let is_doubtful =
+            marker.is_some_and(|marker| !marker.is_cloud()) && !evidence.has_pod_cidr_marker();
+        match (total, with_pod_cidr) {
+            (0, 0) => marker.is_some_and(Marker::never_uses_pod_cidr),
+            (0, _) => false,
+            (_, 0) => true,
+            _ if evidence.is_confirmed => in_pod_cidr == 0 && elsewhere * 2 > total,
+            // A range of another network can be the same, and some of its blocks by chance.
+            _ if is_doubtful => in_pod_cidr * 2 <= counted,
+            _ if total < FEW => in_pod_cidr == 0 && elsewhere * 2 > total,
+            _ => in_pod_cidr * 2 < counted,
         }
     }
 
@@ -279,9 +288,19 @@ impl Network {
         self.ipam == Ipam::PodCidr
     }
 
+    /// The network of a node.
+    pub(crate) fn ipam_of(&self, node: &str) -> Ipam {
+        self.others.get(node).copied().unwrap_or(self.ipam)
+    }
+
+    /// The networks of all nodes.
+    pub(crate) fn ipams(&self) -> impl Iterator<Item = Ipam> {
+        self.others.values().copied().chain([self.ipam])
+    }
+
     /// The object that has a node's block.
     pub(crate) fn holder(&self, node: &str) -> String {
-        match self.ipam {
+        match self.ipam_of(node) {
             Ipam::NodeBlocks(System::Cilium) => format!("CiliumNode/{node}"),
             Ipam::NodeBlocks(System::Azure) => format!("NodeNetworkConfig/{node}"),
             _ => format!("Node/{node}"),
@@ -346,11 +365,38 @@ impl Network {
                     .into(),
             );
         }
-        (!self.uses_pod_cidr()).then(|| {
-            format!(
-                "a repair gives nodes other podCIDRs, and this network ({}) does not take pod addresses from them: {}. The findings say what to do; --ipam pod-cidr overrides the detection",
-                self.name, self.reason
-            )
-        })
+        let but = if !self.uses_pod_cidr() {
+            "does not take pod addresses from them"
+        } else if !self.is_sure {
+            "may not take pod addresses from them"
+        } else if !self.others.is_empty() {
+            "is not the only one of the cluster"
+        } else {
+            return None;
+        };
+        Some(format!(
+            "a repair gives nodes other podCIDRs, and this network ({}) {but}: {}. The findings say what to do; --ipam pod-cidr overrides the detection",
+            self.name, self.reason
+        ))
     }
+}
+
+/// True if records give a node several blocks of one family: then another one is added when it
+/// needs addresses.
+fn have_several_blocks(records: &Records, system: System) -> bool {
+    let of_system = records
+        .blocks
+        .iter()
+        .filter(|one| one.system == system && one.scope.is_empty());
+    let mut by_node = BTreeMap::<(&str, Family), IpNet>::new();
+    for record in of_system {
+        let Some(node) = record.node.as_deref() else {
+            continue;
+        };
+        let first = by_node.entry((node, Family::of(&record.block)));
+        if *first.or_insert(record.block) != record.block {
+            return true;
+        }
+    }
+    false
 }

@@ -31,6 +31,8 @@ pub struct LiveRanges {
     pub taken: Vec<IpNet>,
     /// The most pods of a node that have an address of the pods' network.
     pub most_pods: u64,
+    /// Set if a node gets another block when it needs addresses.
+    pub grows: bool,
     /// How a range is added to this network.
     pub how: String,
 }
@@ -51,7 +53,7 @@ impl Dump {
             Ipam::PodCidr => {
                 "podplane and node-ipam-controller: as a ClusterCIDR (docs/cluster-cidrs.md); kube-controller-manager: only the other half, by a shorter --cluster-cidr with the same mask"
             }
-            Ipam::NodeBlocks(System::Cilium) if self.network.grows => {
+            Ipam::NodeBlocks(System::Cilium) if self.has_pools_of(System::Cilium) => {
                 "as a CIDR of the CiliumPodIPPool, or another CiliumPodIPPool"
             }
             Ipam::NodeBlocks(System::Cilium) => {
@@ -78,15 +80,24 @@ impl Dump {
         };
         blocks.sort_unstable();
         blocks.dedup();
-        let machines = self.nodes.iter().filter(|node| !node.is_virtual);
+        let machines = self
+            .nodes
+            .iter()
+            .filter(|node| !node.is_virtual && node.ipam == self.network.ipam);
         Some(LiveRanges {
             ranges: self.ranges(expected, &blocks),
             nodes: machines.count() as u64,
             blocks,
             taken: self.taken(expected),
+            grows: self.network.grows || self.network.ipam == Ipam::SharedBlocks,
             most_pods: used.values().copied().max().unwrap_or_default(),
             how: how.into(),
         })
+    }
+
+    fn has_pools_of(&self, system: System) -> bool {
+        let mut pools = self.records.pools.iter();
+        pools.any(|pool| pool.system == system)
     }
 
     fn ranges(&self, expected: &Expected, blocks: &[IpNet]) -> Vec<LiveRange> {

@@ -117,6 +117,9 @@ pub(crate) struct Records {
     pub(crate) invalid: BTreeSet<(String, String)>,
 }
 
+/// The scope of addresses that a Cilium agent keeps for itself.
+pub(crate) const CILIUM_INTERNAL: &str = "CiliumInternalIP";
+
 /// The scope of OVN-Kubernetes' main network.
 const OVN_DEFAULT: &str = "default";
 
@@ -216,13 +219,28 @@ impl Records {
         }
         for (text, used) in entries(&item.status.0.ipam["used"]) {
             if let Some(ip) = self.address(&object, text) {
-                let owner = used["owner"].as_str().unwrap_or_default();
                 self.allocations.push(AllocationRecord {
                     system: System::Cilium,
                     scope: "CiliumNode".into(),
                     ip,
-                    owner: pod_key(owner)
-                        .map_or_else(|| AddressOwner::Other(owner.to_owned()), AddressOwner::Pod),
+                    owner: cilium_owner(used["owner"].as_str().unwrap_or_default(), &node),
+                    object: object.clone(),
+                    is_primary: true,
+                });
+            }
+        }
+        // The agent's own addresses in the pods' ranges.
+        let internal = list(&item.spec.0.addresses)
+            .filter(|one| one["type"] == "CiliumInternalIP")
+            .map(|one| &one["ip"]);
+        let health = [&item.spec.0.health["ipv4"], &item.spec.0.health["ipv6"]];
+        for text in internal.chain(health).filter_map(Value::as_str) {
+            if let Some(ip) = self.address(&object, text) {
+                self.allocations.push(AllocationRecord {
+                    system: System::Cilium,
+                    scope: CILIUM_INTERNAL.into(),
+                    ip,
+                    owner: AddressOwner::Node(node.clone()),
                     object: object.clone(),
                     is_primary: true,
                 });
@@ -342,7 +360,9 @@ impl Records {
         let spec = &item.spec.0;
         // A claim that was not confirmed is withdrawn by whoever made it.
         let is_claim = matches!(spec.state.as_str(), "pending" | "pendingDeletion");
-        if is_claim || spec.deleted.as_str() == "true" {
+        // Blocks of load balancers' addresses are not a node's.
+        let is_virtual = spec.kind.as_str() == "virtual";
+        if is_claim || is_virtual || spec.deleted.as_str() == "true" {
             return;
         }
         if let Some(block) = self.cidr(&object, spec.cidr.as_str()) {
@@ -363,21 +383,17 @@ impl Records {
         for container in list(&item.status.0.network_containers) {
             // With an overlay network the primary address is the node's block.
             let primary = container["primaryIP"].as_str().unwrap_or_default();
-            let block = primary.contains('/').then(|| self.cidr(&object, primary));
-            let is_block = |net: &IpNet| net.prefix_len() < net.max_prefix_len();
-            if let Some(block) = block.flatten().filter(is_block) {
-                self.blocks.push(BlockRecord {
-                    system: System::Azure,
-                    scope: String::new(),
-                    block,
-                    node: Some(node.clone()),
-                    object: object.clone(),
-                    pool: None,
-                });
+            if primary.contains('/') {
+                self.azure_block(&node, &object, primary);
             }
             for assigned in list(&container["ipAssignments"]) {
                 let text = assigned["ip"].as_str().unwrap_or_default();
-                if let Some(ip) = self.address(&object, text) {
+                // With blocks of a virtual network (`vnetblock`) each is a CIDR.
+                let ip = match text.contains('/') {
+                    true => self.azure_block(&node, &object, text),
+                    false => self.address(&object, text),
+                };
+                if let Some(ip) = ip {
                     self.node_addresses.push(NodeAddressRecord {
                         system: System::Azure,
                         ip,
@@ -389,11 +405,41 @@ impl Records {
         }
     }
 
+    /// Records a block; returns the address instead if it is a single one.
+    fn azure_block(&mut self, node: &str, object: &str, text: &str) -> Option<IpAddr> {
+        let block = self.cidr(object, text)?;
+        if block.prefix_len() == block.max_prefix_len() {
+            return Some(block.addr());
+        }
+        self.blocks.push(BlockRecord {
+            system: System::Azure,
+            scope: String::new(),
+            block,
+            node: Some(node.to_owned()),
+            object: object.to_owned(),
+            pool: None,
+        });
+        None
+    }
+
     /// Reads the annotations of a Node.
     pub(crate) fn read_node(&mut self, item: &Item<'_>) {
         let node = item.metadata.0.name.as_str();
         let object = format!("Node/{node}");
         let Lenient(annotations) = &item.metadata.0.annotations;
+        let hybrid = annotations.ovn_hybrid_subnet.as_str();
+        if !hybrid.is_empty()
+            && let Some(block) = self.cidr(&object, hybrid)
+        {
+            self.blocks.push(BlockRecord {
+                system: System::Ovn,
+                scope: String::new(),
+                block,
+                node: Some(node.to_owned()),
+                object: object.clone(),
+                pool: None,
+            });
+        }
         let subnets = json(annotations.ovn_node_subnets.as_str());
         for (network, subnets) in entries(&subnets) {
             let scope = if network == OVN_DEFAULT { "" } else { network };
@@ -460,6 +506,16 @@ impl Records {
             }
         }
     }
+}
+
+/// The owner of an address of a `CiliumNode`, as the node's agent names it.
+fn cilium_owner(text: &str, node: &str) -> AddressOwner {
+    // The agent adds this when it starts again and finds the pod's endpoint.
+    let text = text.strip_suffix(" [restored]").unwrap_or(text);
+    if matches!(text, "router" | "health" | "ingress") {
+        return AddressOwner::Node(node.to_owned());
+    }
+    pod_key(text).map_or_else(|| AddressOwner::Other(text.to_owned()), AddressOwner::Pod)
 }
 
 /// The owner of an address of a Calico block, from the attributes that the plugin wrote.

@@ -42,6 +42,12 @@ impl Report {
             .iter()
             .any(|finding| finding.severity >= severity)
     }
+
+    /// False if objects that some rules need could not be read.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.summary.unread.is_empty()
+    }
 }
 
 /// What is wrong with the cluster in `dump`.
@@ -133,7 +139,17 @@ fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
             _ => "on".into(),
         }
     };
-    Code::ALL.map(|code| (code.as_str(), of(code))).into()
+    let with_unread = |code: Code| {
+        let unread = dump.unread.iter().filter(|unread| unread.concerns(code));
+        let unread: Vec<String> = unread.map(ToString::to_string).collect();
+        match unread.is_empty() {
+            true => of(code),
+            false => format!("incomplete: {}", unread.join(", ")),
+        }
+    };
+    Code::ALL
+        .map(|code| (code.as_str(), with_unread(code)))
+        .into()
 }
 
 /// The state of the check of blocks' sizes.

@@ -10,6 +10,7 @@ use crate::{
     expected::Expected,
     finding::{Finding, Severity},
     network::Network,
+    unread::Unread,
 };
 
 /// The numbers of the whole cluster.
@@ -28,8 +29,10 @@ pub struct Summary {
     pub blocks: Vec<Blocks>,
     /// How many findings there are of each severity.
     pub findings: BTreeMap<&'static str, usize>,
-    /// For each code, whether it was checked: `on`, `inferred: …` or `off: …`.
+    /// For each code, whether it was checked: `on`, `inferred: …`, `incomplete: …` or `off: …`.
     pub checks: BTreeMap<&'static str, String>,
+    /// Objects that could not be read, so that the checks which need them are incomplete.
+    pub unread: Vec<Unread>,
 }
 
 /// The pods, by what they want of the network.
@@ -101,6 +104,7 @@ impl Summary {
             blocks: blocks(dump, expected),
             findings: BTreeMap::new(),
             checks,
+            unread: dump.unread.clone(),
         }
     }
 

@@ -188,8 +188,18 @@ impl Question {
         }
         if let Some(nodes) = self.nodes.filter(|nodes| *nodes > max_nodes) {
             misfits.push(format!(
-                "{nodes} nodes need a block each, and there are {max_nodes}: {} nodes would have no podCIDR",
-                nodes - max_nodes
+                "{} a block each, and there {}: {} would have no podCIDR",
+                if nodes == 1 {
+                    "1 node needs".into()
+                } else {
+                    format!("{nodes} nodes need")
+                },
+                if max_nodes == 1 {
+                    "is 1".into()
+                } else {
+                    format!("are {max_nodes}")
+                },
+                warnings::count(nodes - max_nodes, "node")
             ));
         } else if let (Some(nodes), Some(growth), Some(horizon)) =
             (plan.nodes_to_serve, self.growth, self.horizon)
@@ -197,16 +207,19 @@ impl Question {
         {
             misfits.push(format!(
                 "in {} there are {nodes} nodes at {growth}, and blocks for {max_nodes}",
-                growth.period().amount(horizon)
+                growth.period().amount(horizon),
             ));
         }
-        if plan.pods_per_node == 0 {
+        if self.max_pods == Some(0) {
+            misfits.push("no pod can run: nodes are to have 0 pods each".to_owned());
+        } else if plan.pods_per_node == 0 {
             misfits.push("no pod can have an address".to_owned());
         } else if let Some(asked) = self.max_pods
             && plan.pods_per_node < u128::from(asked)
         {
             misfits.push(format!(
-                "{asked} pods of a node need an address each, and there are {}",
+                "{asked} pods of a node need an address each, and there {} {}",
+                if plan.pods_per_node == 1 { "is" } else { "are" },
                 plan.pods_per_node
             ));
         }
@@ -226,7 +239,8 @@ struct Need {
 impl Need {
     /// True if blocks serve what was asked for: at least one node, and one pod on each.
     fn is_met_by(&self, max_nodes: u64, pods_per_node: u128) -> bool {
-        max_nodes >= self.nodes.unwrap_or(1).max(1)
+        self.max_pods > 0
+            && max_nodes >= self.nodes.unwrap_or(1).max(1)
             && pods_per_node >= self.asked_pods.unwrap_or(1).max(1).into()
     }
 }

@@ -38,11 +38,17 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
     }
     let network = &summary.network;
     line(format!("network: {}: {}", network.name, network.reason))?;
+    for unread in &summary.unread {
+        line(format!("incomplete: {unread}"))?;
+    }
     let pods = &summary.pods;
+    let plural = |count| if count == 1 { "" } else { "s" };
     line(format!(
-        "{} nodes, {} pods: {} with an address, {} waiting for one, {} on their node's network, {} unscheduled, {} finished",
+        "{} node{}, {} pod{}: {} with an address, {} waiting for one, {} on their node's network, {} unscheduled, {} finished",
         summary.nodes,
+        plural(summary.nodes),
         pods.total,
+        plural(pods.total),
         pods.with_address,
         pods.waiting_for_address,
         pods.host_network,
@@ -50,10 +56,12 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
         pods.finished
     ))?;
     let addresses = &summary.addresses;
-    let knows_capacity = summary
-        .checks
-        .get("ip-capacity")
-        .is_none_or(|check| check == "on");
+    // Without a block anywhere, that nothing is free is not known either.
+    let knows_capacity = addresses.capacity > 0
+        && summary
+            .checks
+            .get("ip-capacity")
+            .is_none_or(|check| check == "on");
     line(match knows_capacity {
         true => format!(
             "addresses: {} of {} used, {} free",

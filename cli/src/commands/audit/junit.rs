@@ -32,6 +32,11 @@ fn case(report: &Report, code: Code, fail_on: Severity) -> TestCase {
             status.set_description(described(&counting));
             status
         }
+        None if check.starts_with("incomplete") => {
+            let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+            status.set_message(check);
+            status
+        }
         None if check.starts_with("off") => {
             let mut status = TestCaseStatus::skipped();
             status.set_message(check);

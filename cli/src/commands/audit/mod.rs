@@ -21,9 +21,14 @@ use crate::{
     report::{Unusable, UsageError},
 };
 
+/// The exit code of an audit that found nothing, and could not read everything that it needs.
+const INCOMPLETE: u8 = 3;
+
 /// Find duplicate, overlapping, foreign and missing node blocks, wrong pod addresses and nodes without a free one
 ///
-/// Exits with 0 if there is no finding of at least --fail-on, with 1 if there is, and with 2 if there is nothing to audit.
+/// Exits with 0 if there is no finding of at least --fail-on, with 1 if there is, with 2 if there
+/// is nothing to audit, and with 3 if there is no such finding, but objects of the cluster's
+/// network could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --fail-on error\n  podplane audit"
@@ -141,8 +146,10 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     }
     Ok(if report.is_at_least(args.fail_on) {
         ExitCode::FAILURE
-    } else {
+    } else if report.is_complete() {
         ExitCode::SUCCESS
+    } else {
+        ExitCode::from(INCOMPLETE)
     })
 }
 

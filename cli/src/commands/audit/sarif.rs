@@ -17,6 +17,12 @@ pub(super) fn log(report: &Report, artifact: Option<&str>) -> Value {
         .iter()
         .map(|finding| result(finding, artifact))
         .collect();
+    let unread: Vec<_> = report
+        .summary
+        .unread
+        .iter()
+        .map(|unread| json!({"level": "error", "message": {"text": unread.to_string()}}))
+        .collect();
     json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -28,6 +34,10 @@ pub(super) fn log(report: &Report, artifact: Option<&str>) -> Value {
                 "rules": rules,
             }},
             "results": results,
+            "invocations": [{
+                "executionSuccessful": report.is_complete(),
+                "toolExecutionNotifications": unread,
+            }],
             "properties": {"summary": report.summary},
         }],
     })

@@ -12,7 +12,7 @@ use podplane_api::{
     Object as _,
     core::{Node, Pod},
 };
-use podplane_audit::{Collector, Dump, Flags, Keep};
+use podplane_audit::{Collector, Dump, Flags, InputError, Keep, Unread};
 use podplane_ipam::{audit::DrainingBlock, parse_cidr};
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
@@ -34,7 +34,16 @@ pub(super) fn read(
     match &args.kubeconfig {
         _ if !args.files.is_empty() => {
             for file in &args.files {
-                from_file(file, &mut collector)?;
+                match from_file(file, &mut collector) {
+                    // One of several files may have nothing for the audit.
+                    Err(error) if args.files.len() > 1 && is_not_a_dump(&error) => {
+                        let file = file.display();
+                        anstream::eprintln!(
+                            "note: {file} has no nodes, pods or objects of networks"
+                        );
+                    }
+                    done => done?,
+                }
             }
             let dump = collector.finish(flags);
             complete(&dump)?;
@@ -60,6 +69,10 @@ fn complete(dump: &Dump) -> anyhow::Result<()> {
     anyhow::bail!(
         "there are no {missing} in the input: an audit compares both, so pass what `kubectl get nodes,pods -A -o json` prints, or one file with each"
     )
+}
+
+fn is_not_a_dump(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(InputError::NoDump))
 }
 
 fn from_file(file: &Path, collector: &mut Collector) -> anyhow::Result<()> {
@@ -135,7 +148,7 @@ async fn from_cluster(file: Option<&Path>, keep: Keep) -> anyhow::Result<Collect
 }
 
 fn is_expired(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 410)
+    status_of(error) == Some(410)
 }
 
 async fn from_pages(client: &kube::Client, server: &str, keep: Keep) -> anyhow::Result<Collector> {
@@ -147,13 +160,51 @@ async fn from_pages(client: &kube::Client, server: &str, keep: Keep) -> anyhow::
             .with_context(name_it)?;
     }
     for path in OF_NETWORKS {
-        match all_pages(client, path, &mut collector).await {
-            // The cluster has another network, or the user may not see it.
-            Err(error) if is_refused(&error) => {}
-            done => done.with_context(|| format!("list {path} of {server}"))?,
+        let Err(error) = all_pages(client, path, &mut collector).await else {
+            continue;
+        };
+        if is_expired(&error) {
+            return Err(error.context(format!("list {path} of {server}")));
         }
+        // The cluster has another network.
+        if status_of(&error) == Some(404) || is_unknown(client, path).await {
+            continue;
+        }
+        let unread = unread(path, &error);
+        anstream::eprintln!("warning: {unread}: the audit is incomplete");
+        collector.miss(unread);
     }
     Ok(collector)
+}
+
+/// True if the server says that it has no such resource: who may not list objects is refused those
+/// too that do not exist.
+async fn is_unknown(client: &kube::Client, path: &str) -> bool {
+    let (version, resource) = path_parts(path);
+    match client.list_api_group_resources(version).await {
+        Ok(known) => known.resources.iter().all(|one| one.name != resource),
+        Err(kube::Error::Api(status)) => status.code == 404,
+        Err(_) => false,
+    }
+}
+
+/// The group with its version, and the resource, of a path of [`OF_NETWORKS`].
+fn path_parts(path: &str) -> (&str, &str) {
+    let path = path.strip_prefix("/apis/").unwrap_or(path);
+    path.rsplit_once('/').unwrap_or((path, ""))
+}
+
+fn unread(path: &str, error: &anyhow::Error) -> Unread {
+    let (version, resource) = path_parts(path);
+    let group = version.split('/').next().unwrap_or_default();
+    let reason = match error.downcast_ref() {
+        Some(kube::Error::Api(status)) => format!("{} {}", status.code, status.reason),
+        _ => format!("{error:#}"),
+    };
+    Unread {
+        resource: format!("{resource}.{group}"),
+        reason,
+    }
 }
 
 /// The objects in which networks keep blocks and addresses.
@@ -170,8 +221,11 @@ const OF_NETWORKS: [&str; 10] = [
     "/apis/whereabouts.cni.cncf.io/v1alpha1/overlappingrangeipreservations",
 ];
 
-fn is_refused(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if matches!(status.code, 403 | 404))
+fn status_of(error: &anyhow::Error) -> Option<u16> {
+    match error.downcast_ref()? {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
 }
 
 async fn all_pages(
@@ -204,4 +258,87 @@ struct List {
 struct ListMeta {
     #[serde(default, rename = "continue")]
     next: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead as _, BufReader, Write as _},
+        net::TcpListener,
+        thread,
+    };
+
+    use podplane_audit::{Expected, audit};
+
+    use super::*;
+
+    /// The answer of a cluster with Cilium and without Calico, to a user that may list nodes and
+    /// pods and nothing else.
+    fn answer(path: &str) -> (u16, String) {
+        let status = |code, reason| {
+            format!(
+                r#"{{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"{reason}","code":{code}}}"#
+            )
+        };
+        match path {
+            "/api/v1/nodes" => (200, r#"{"kind":"NodeList","items":[]}"#.into()),
+            "/api/v1/pods" => (200, r#"{"kind":"PodList","items":[]}"#.into()),
+            "/apis/cilium.io/v2" => (
+                200,
+                r#"{"kind":"APIResourceList","groupVersion":"cilium.io/v2","resources":[
+                    {"name":"ciliumnodes","singularName":"","namespaced":false,"kind":"CiliumNode","verbs":["list"]}]}"#
+                    .into(),
+            ),
+            "/apis/acn.azure.com/v1alpha/nodenetworkconfigs" => {
+                (500, status(500, "InternalError"))
+            }
+            "/apis/acn.azure.com/v1alpha" => (500, status(500, "InternalError")),
+            "/apis/vpcresources.k8s.aws/v1alpha1/cninodes" => (404, status(404, "NotFound")),
+            _ if path.matches('/').count() > 3 => (403, status(403, "Forbidden")),
+            _ => (404, status(404, "NotFound")),
+        }
+    }
+
+    fn serve(listener: &TcpListener) {
+        while let Ok((stream, _)) = listener.accept() {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let first = lines.next().unwrap_or_default();
+            lines.find(String::is_empty);
+            let path = first.split(['?', ' ']).nth(1).unwrap_or_default();
+            let (code, body) = answer(path);
+            let head = format!(
+                "HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                body.len()
+            );
+            let _ = (&stream).write_all(format!("{head}{body}").as_bytes());
+        }
+    }
+
+    #[tokio::test]
+    async fn objects_that_are_refused_make_the_audit_incomplete() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        thread::spawn(move || serve(&listener));
+        let client = kube::Client::try_from(Config::new(server.parse().unwrap())).unwrap();
+        let collector = from_pages(&client, &server, Keep::Fields).await.unwrap();
+        let dump = collector.finish(&Flags::default());
+        let report = audit(&dump, &Expected::new(&Flags::default(), &dump).unwrap());
+        let unread: Vec<_> = report
+            .summary
+            .unread
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            unread,
+            [
+                "cannot read ciliumnodes.cilium.io (403 Forbidden)",
+                "cannot read nodenetworkconfigs.acn.azure.com (500 InternalError)",
+            ]
+        );
+        assert_eq!(
+            report.summary.checks["orphaned-block"],
+            format!("incomplete: {}", unread.join(", "))
+        );
+    }
 }

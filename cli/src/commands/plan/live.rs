@@ -4,9 +4,9 @@ use std::{fs::File, io, path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use podplane_audit::{Collector, Dump, Expected, Flags, Keep, LiveRange, LiveRanges};
+use podplane_audit::{Collector, Dump, Expected, Flags, Keep, Known, LiveRange, LiveRanges};
 use podplane_ipam::{
-    ClusterRange, Family,
+    AddressRange, ClusterRange, Family,
     figures::readable,
     free_runs,
     planning::{Addition, DEFAULT_MAX_PODS, additions},
@@ -48,15 +48,46 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
+    contradiction(&expected, &live).map_err(UsageError)?;
     let plan = LivePlan::new(args, &live);
     match args.output {
         Format::Table => output::line(plan.sheet(&dump))?,
         Format::Json => output::json(&plan.as_json(&dump))?,
     }
-    Ok(match plan.shortages().next() {
-        None => ExitCode::SUCCESS,
-        Some(_) => ExitCode::FAILURE,
+    Ok(match plan.fits() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     })
+}
+
+/// Refuses flags that are not those of the cluster: a plan for them would be for another one.
+fn contradiction(expected: &Expected, live: &LiveRanges) -> Result<(), String> {
+    for family in [Family::V4, Family::V6] {
+        let of_family = |net: &&IpNet| Family::of(net) == family;
+        let blocks: Vec<_> = live.blocks.iter().filter(of_family).collect();
+        let Some(first) = blocks.first() else {
+            continue;
+        };
+        let ranges: Vec<_> = expected.ranges.iter().filter(of_family).collect();
+        let is_inside = |block: &&IpNet| ranges.iter().any(|range| range.contains(*block));
+        if let Some(range) = ranges.first()
+            && !blocks.iter().any(is_inside)
+        {
+            return Err(format!(
+                "--cluster-cidr {range} contains none of the {} {family} blocks of this cluster, such as {first}: give the range that they are cut from, or leave the flag out",
+                blocks.len()
+            ));
+        }
+        if let Some((mask, Known::Given)) = expected.masks.get(&family)
+            && !blocks.iter().any(|block| block.prefix_len() == *mask)
+        {
+            return Err(format!(
+                "the {family} blocks of this cluster are /{}, not /{mask} as the flag says; {KEEP_THE_MASK}",
+                first.prefix_len()
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn read(files: &[std::path::PathBuf], flags: &Flags) -> anyhow::Result<Dump> {
@@ -106,6 +137,8 @@ struct LivePlan<'a> {
     /// The nodes that are to have blocks.
     nodes: u64,
     max_pods: u64,
+    /// The demand for pods of a node that its blocks do not meet.
+    pods_misfit: Option<String>,
 }
 
 impl<'a> LivePlan<'a> {
@@ -154,17 +187,32 @@ impl<'a> LivePlan<'a> {
                 additions: additions(first, &taken, wanted),
             })
         };
-        let families = [Family::V4, Family::V6]
+        let families: Vec<FamilyPlan> = [Family::V4, Family::V6]
             .into_iter()
             .filter_map(of_family)
             .collect();
+        let pods_misfit = match args.max_pods {
+            Some(0) => Some("no pod can run: nodes are to have 0 pods each".into()),
+            Some(asked) if !live.grows => pods_misfit(asked, &ranges, &families),
+            _ => None,
+        };
         Self {
+            pods_misfit,
             live,
             ranges,
             families,
             nodes,
             max_pods: args.max_pods.unwrap_or(DEFAULT_MAX_PODS),
         }
+    }
+
+    fn fits(&self) -> bool {
+        self.shortages().next().is_none() && self.pods_misfit.is_none()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let misfit = self.pods_misfit.iter().cloned();
+        misfit.chain([KEEP_THE_MASK.to_owned()]).collect()
     }
 
     fn shortages(&self) -> impl Iterator<Item = &FamilyPlan> {
@@ -204,10 +252,13 @@ impl<'a> LivePlan<'a> {
             "Pods of a node",
             format!("{} at most now", self.live.most_pods),
         );
-        let lacks = self
-            .shortages()
-            .map(|one| format!("{} {} blocks", one.shortage, one.family));
-        let lacks: Vec<_> = lacks.collect();
+        let lacks = self.shortages().map(|one| match one.shortage {
+            1 => format!("1 {} block", one.family),
+            count => format!("{count} {} blocks", one.family),
+        });
+        let addresses = self.pods_misfit.iter();
+        let lacks = lacks.chain(addresses.map(|_| "addresses of a node".into()));
+        let lacks: Vec<String> = lacks.collect();
         sheet.field(
             "Lacking",
             match lacks.is_empty() {
@@ -243,7 +294,7 @@ impl<'a> LivePlan<'a> {
             sheet.table(&heading, &columns, rows.collect());
         }
         sheet.field("How to add one", self.live.how.clone());
-        sheet.field("Warnings", KEEP_THE_MASK.to_owned());
+        sheet.fields("Warnings", self.warnings());
         sheet.to_string()
     }
 
@@ -283,13 +334,34 @@ impl<'a> LivePlan<'a> {
             "nodes": self.live.nodes,
             "nodesToServe": self.nodes,
             "mostPodsOfANode": self.live.most_pods,
-            "fits": self.shortages().next().is_none(),
+            "fits": self.fits(),
             "ranges": ranges.collect::<Vec<_>>(),
             "families": families.collect::<Vec<_>>(),
             "how": self.live.how,
-            "warnings": [KEEP_THE_MASK],
+            "warnings": self.warnings(),
         })
     }
+}
+
+/// The words for more pods than the blocks of a node have addresses for.
+fn pods_misfit(asked: u64, ranges: &[RangeUsage], families: &[FamilyPlan]) -> Option<String> {
+    let capacity = |family: &FamilyPlan| {
+        let mut own = ranges.iter().map(|one| &one.range);
+        let range = own.find(|range| range.family() == family.family)?;
+        let block = AddressRange::of_block(range.block(0)?)?;
+        Some(
+            block
+                .capacity()
+                .saturating_mul(family.blocks_per_node.into()),
+        )
+    };
+    let capacity = families.iter().filter_map(capacity).min()?;
+    (capacity < u128::from(asked)).then(|| {
+        format!(
+            "{asked} pods of a node need an address each, and its blocks have {}: larger ones are for a new cluster",
+            readable(capacity)
+        )
+    })
 }
 
 /// How much of a range is used; `None` if no such range can be cut into such blocks.

@@ -14,7 +14,9 @@ use crate::{
     finding::{Code, Finding, Severity},
     network::Ipam,
     prefixes::Prefixes,
-    records::{AddressOwner, AllocationRecord, RESERVATION, System},
+    records::{
+        AddressOwner, AllocationRecord, AttachmentRecord, CILIUM_INTERNAL, RESERVATION, System,
+    },
 };
 
 pub(super) fn findings(dump: &Dump) -> Vec<Finding> {
@@ -159,7 +161,11 @@ impl<'a> Index<'a> {
     /// Addresses of live pods that are allocated to somebody else.
     fn wrong_owners(&self) -> (Vec<Finding>, BTreeSet<IpAddr>) {
         let is_main = |one: &&AllocationRecord| {
-            one.is_primary && matches!(one.scope.as_str(), "IPAMBlock" | "CiliumNode")
+            one.is_primary
+                && matches!(
+                    one.scope.as_str(),
+                    "IPAMBlock" | "CiliumNode" | CILIUM_INTERNAL
+                )
         };
         let mut owners = BTreeMap::<IpAddr, Vec<&AllocationRecord>>::new();
         for allocation in self.allocations().iter().filter(is_main) {
@@ -217,8 +223,8 @@ impl<'a> Index<'a> {
     fn leaks(&self, except: &BTreeSet<IpAddr>) -> Vec<Finding> {
         let mut findings = Vec::new();
         for one in self.allocations() {
-            let is_told_elsewhere =
-                one.scope == RESERVATION || (except.contains(&one.ip) && one.is_primary);
+            let is_told_elsewhere = matches!(one.scope.as_str(), RESERVATION | CILIUM_INTERNAL)
+                || (except.contains(&one.ip) && one.is_primary);
             if is_told_elsewhere {
                 continue;
             }
@@ -315,10 +321,16 @@ impl<'a> Index<'a> {
 
     /// Addresses of live pods that the network may give to others.
     fn missing(&self) -> Vec<Finding> {
-        match self.dump.network.ipam {
-            Ipam::SharedBlocks => self.missing_in_blocks(),
-            _ => self.missing_in_annotations(),
-        }
+        let mut findings = self.missing_in_blocks();
+        findings.extend(self.missing_in_annotations());
+        findings.extend(self.missing_in_ranges());
+        findings
+    }
+
+    /// True if the node has that network.
+    fn is_in(&self, pod: &Pod, ipam: Ipam) -> bool {
+        let node = pod.node.as_deref().unwrap_or_default();
+        self.dump.network.ipam_of(node) == ipam
     }
 
     fn missing_in_blocks(&self) -> Vec<Finding> {
@@ -334,10 +346,13 @@ impl<'a> Index<'a> {
         let allocated: BTreeSet<IpAddr> = self.allocations().iter().map(|one| one.ip).collect();
         let finding = |(pod, ip): (&Pod, IpAddr)| {
             let key = pod.key();
+            if !self.is_in(pod, Ipam::SharedBlocks) {
+                return None;
+            }
             let (code, message) = if !blocks.contains(ip) {
                 let message = format!("pod {key} has address {ip}, which is in no block of Calico");
                 (Code::PodOutsideBlock, message)
-            } else if has_ipam_blocks && !allocated.contains(&ip) {
+            } else if has_ipam_blocks && !allocated.contains(&ip) && !pod.deleting {
                 let message = format!(
                     "pod {key} has address {ip}, which is not allocated in its IPAMBlock: another pod can get it"
                 );
@@ -370,6 +385,40 @@ impl<'a> Index<'a> {
             })
         };
         self.live_addresses().filter_map(finding).collect()
+    }
+
+    /// Addresses of interfaces that Whereabouts can give to the next pod that asks.
+    fn missing_in_ranges(&self) -> Vec<Finding> {
+        let records = &self.dump.records;
+        let ranges = Prefixes::from_iter(records.secondary_ranges.iter().copied());
+        let whereabouts = self.allocations().iter();
+        let whereabouts = whereabouts.filter(|one| one.system == System::Whereabouts);
+        let allocated: BTreeSet<IpAddr> = whereabouts.map(|one| one.ip).collect();
+        let mut networks = BTreeMap::<&str, Vec<&AttachmentRecord>>::new();
+        for one in records
+            .attachments
+            .iter()
+            .filter(|one| ranges.contains(one.ip))
+        {
+            networks.entry(&one.network).or_default().push(one);
+        }
+        // Addresses that are left out of a range may be another plugin's.
+        let is_of_ranges = |attachments: &Vec<&AttachmentRecord>| {
+            attachments.len() == 1 || attachments.iter().any(|one| allocated.contains(&one.ip))
+        };
+        let attachments = networks.into_values().filter(is_of_ranges).flatten();
+        let finding = |one: &AttachmentRecord| {
+            let pod = self.dump.pod_named(&one.pod)?;
+            let is_missing = pod.uses_pod_network() && !pod.deleting;
+            (is_missing && !allocated.contains(&one.ip)).then(|| {
+                let message = format!(
+                    "pod {} has address {} of network {}, which no IPPool of Whereabouts has allocated: another pod can get it",
+                    one.pod, one.ip, one.network
+                );
+                self.delete_pod(Code::MissingAllocation, &one.pod, message)
+            })
+        };
+        attachments.filter_map(finding).collect()
     }
 
     fn delete_pod(&self, code: Code, pod: &PodKey, message: String) -> Finding {
@@ -439,20 +488,19 @@ impl<'a> Index<'a> {
 
     /// Pods with addresses that their node does not have.
     fn outside_node_addresses(&self) -> Vec<Finding> {
-        let Ipam::NodeAddresses(system) = self.dump.network.ipam else {
-            return Vec::new();
-        };
         let records = self.dump.records.node_addresses.iter();
-        let of_system = records.filter(|one| one.system == system);
-        let known: BTreeSet<(&str, IpAddr)> =
-            of_system.map(|one| (one.node.as_str(), one.ip)).collect();
+        let known: BTreeSet<(&str, IpAddr)> = records
+            .filter(|one| self.dump.network.ipam_of(&one.node) == Ipam::NodeAddresses(one.system))
+            .map(|one| (one.node.as_str(), one.ip))
+            .collect();
         let nodes: BTreeSet<&str> = known.iter().map(|(node, _)| *node).collect();
         let finding = |(pod, ip): (&Pod, IpAddr)| {
             let node = pod.node.as_deref().filter(|node| nodes.contains(node))?;
             let key = pod.key();
             (!known.contains(&(node, ip))).then(|| {
-                let message =
-                    format!("pod {key} has address {ip}, which is not one of its node {node}");
+                let message = format!(
+                    "pod {key} has address {ip}, which is not one of those of its node {node}"
+                );
                 let mut finding = self.delete_pod(Code::PodOutsideBlock, &key, message);
                 finding.objects.insert(0, node_object(node));
                 finding

@@ -111,7 +111,12 @@ pub(crate) fn of_node(node: &Node, dump: &Dump, expected: &Expected) -> Vec<Find
         message,
         repair: repair.into(),
     };
-    let applies = |finding: &Finding| network.excludes(finding.code).is_none();
+    // Nothing is expected of the blocks of another network, but they must not touch the services.
+    let is_of_network = node.ipam == network.ipam;
+    let applies = |finding: &Finding| match is_of_network {
+        true => network.excludes(finding.code).is_none(),
+        false => finding.code == Code::ServiceRangeOverlap,
+    };
     let name = &node.name;
     let texts = node.texts();
     if texts.is_empty() {
@@ -238,6 +243,7 @@ fn mismatch(node: &Node) -> Option<String> {
 fn families(node: &Node, expected: &Expected) -> Option<(Severity, String)> {
     let name = &node.name;
     let has: Vec<Family> = node.blocks().iter().map(Family::of).collect();
+    // Networks that give a node several do not come here.
     if let Some(twice) = [Family::V4, Family::V6]
         .into_iter()
         .find(|family| has.iter().filter(|each| *each == family).count() > 1)

@@ -25,7 +25,9 @@ pub(super) fn of_nodes(
     let has_blocks = |name: &str| {
         let network = &dump.network;
         network.excludes(Code::IpCapacity).is_none()
-            && dump.node_named(name).is_some_and(|node| !node.is_virtual)
+            && dump
+                .node_named(name)
+                .is_some_and(|node| !node.is_virtual && node.ipam == network.ipam)
     };
     let nodes = dump.world.nodes.iter().filter_map(|node| {
         let name = node.name.as_str();

@@ -13,7 +13,10 @@ use crate::{
 
 /// Codes that every node has, of two or more.
 fn codes(dump: &Dump, expected: &Expected) -> BTreeSet<Code> {
-    let machines = dump.nodes.iter().filter(|node| !node.is_virtual);
+    let machines = dump
+        .nodes
+        .iter()
+        .filter(|node| !node.is_virtual && node.ipam == dump.network.ipam);
     let mut common: Option<BTreeSet<Code>> = None;
     let mut count = 0;
     for node in machines {
@@ -32,10 +35,13 @@ fn codes(dump: &Dump, expected: &Expected) -> BTreeSet<Code> {
 /// flags may be wrong; a contradiction within each node stays what it is.
 fn common_severity(code: Code, severity: Severity) -> Severity {
     match code {
-        Code::PodCidrMismatch | Code::ServiceRangeOverlap => severity,
+        Code::PodCidrMismatch => severity,
         _ => Severity::Info,
     }
 }
+
+/// Advice on a contradiction to flags that all blocks have.
+pub(super) const CHECK_THE_FLAG: &str = "see whether the flag is right; if it is, --fail-on info --repair DIR writes how to change every node";
 
 /// The severity of a node's finding, in view of those of all nodes.
 pub(crate) fn severity(dump: &Dump, expected: &Expected) -> impl Fn(&Finding) -> Severity {
@@ -82,7 +88,7 @@ pub(super) fn findings(dump: &Dump, expected: &Expected) -> Vec<Finding> {
                 Code::MissingPodCidr => {
                     "if the network is to use podCIDRs, start the controller that assigns them (--allocate-node-cidrs)".into()
                 }
-                _ => "see whether the flag is right; if it is, --fail-on info --repair DIR writes how to change every node".into(),
+                _ => CHECK_THE_FLAG.into(),
             };
         }
         finding

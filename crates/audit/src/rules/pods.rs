@@ -38,12 +38,20 @@ pub(super) fn outside(
     node: &str,
     blocks: &[IpNet],
 ) -> Option<Finding> {
-    if !matches!(dump.network.ipam, Ipam::PodCidr | Ipam::NodeBlocks(_)) || dump.nodes.is_empty() {
+    let has_blocks = |ipam| matches!(ipam, Ipam::PodCidr | Ipam::NodeBlocks(_));
+    if !has_blocks(dump.network.ipam_of(node)) || dump.nodes.is_empty() {
         return None;
     }
     let known = dump.node_named(node);
-    let is_elsewhere =
-        |node: &Node| node.is_virtual || node.pod_ranges.iter().any(|range| range.contains(&ip));
+    // During a migration a pod keeps the address that it has of the network before.
+    let has_pod_cidrs = dump.network.ipams().any(|ipam| ipam == Ipam::PodCidr);
+    let is_elsewhere = |node: &Node| {
+        let claims = match has_pod_cidrs {
+            true => node.pod_cidr_claims(),
+            false => Vec::new(),
+        };
+        node.is_virtual || (node.pod_ranges.iter().chain(&claims)).any(|range| range.contains(&ip))
+    };
     if known.is_some_and(is_elsewhere) {
         return None;
     }

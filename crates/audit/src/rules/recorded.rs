@@ -60,8 +60,10 @@ fn scoped_overlaps(dump: &Dump) -> Vec<Finding> {
     let mut scopes = BTreeMap::<(System, &str), Vec<&BlockRecord>>::new();
     for record in &dump.records.blocks {
         let is_scoped = !record.scope.is_empty();
-        if is_scoped || (record.system == System::Calico && dump.network.ipam == Ipam::SharedBlocks)
-        {
+        let mut ipams = dump.network.ipams();
+        let is_shared =
+            record.system == System::Calico && ipams.any(|one| one == Ipam::SharedBlocks);
+        if is_scoped || is_shared {
             let scope = (record.system, record.scope.as_str());
             scopes.entry(scope).or_default().push(record);
         }
@@ -238,47 +240,83 @@ fn shared_blocks_against_flags(dump: &Dump, expected: &Expected) -> Vec<Finding>
     if dump.network.ipam != Ipam::SharedBlocks {
         return Vec::new();
     }
-    let ranges = Prefixes::from_iter(expected.ranges.iter().copied());
-    let mut findings = Vec::new();
-    let calico = dump
-        .records
-        .blocks
-        .iter()
-        .filter(|one| one.system == System::Calico);
-    for record in calico {
-        let mut add = |code, severity, message| {
-            findings.push(Finding {
-                code,
-                severity,
-                objects: vec![record.object.clone()],
-                message,
-                repair: "move the pods to a pool with other ranges, then remove this one".into(),
-            });
-        };
-        let (block, object) = (record.block, &record.object);
-        let of_family = expected
-            .ranges
-            .iter()
-            .any(|range| Family::of(range) == Family::of(&block));
-        if of_family && !ranges.has_block(&block) {
-            let message = format!(
-                "block {block} of {object} is outside of {}",
-                Listed(&expected.ranges)
-            );
-            add(Code::ForeignPodCidr, Severity::Warning, message);
-        }
-        if let Some(services) = expected.services.overlapping(&block) {
-            let message =
-                format!("block {block} of {object} overlaps the service range {services}");
-            add(Code::ServiceRangeOverlap, Severity::Error, message);
-        }
+    // Calico has two objects for a block.
+    let mut blocks = BTreeMap::<IpNet, BTreeSet<&str>>::new();
+    let records = dump.records.blocks.iter();
+    for record in records.filter(|one| one.system == System::Calico) {
+        let objects = blocks.entry(record.block).or_default();
+        objects.insert(&record.object);
     }
+    let ranges = Prefixes::from_iter(expected.ranges.iter().copied());
+    let is_foreign = |block: &IpNet| {
+        let mut ranges_of_family = expected.ranges.iter();
+        ranges_of_family.any(|range| Family::of(range) == Family::of(block))
+            && !ranges.has_block(block)
+    };
+    let foreign = blocks.iter().filter(|(block, _)| is_foreign(block));
+    let foreign = foreign.map(|(block, objects)| {
+        let message = format!("is outside of {}", Listed(&expected.ranges));
+        (block, objects, message)
+    });
+    let mut findings = against_a_flag(
+        Code::ForeignPodCidr,
+        Severity::Warning,
+        foreign.collect(),
+        blocks.len(),
+    );
+    let overlapping = blocks.iter().filter_map(|(block, objects)| {
+        let services = expected.services.overlapping(block)?;
+        let message = format!("overlaps the service range {services}");
+        Some((block, objects, message))
+    });
+    findings.extend(against_a_flag(
+        Code::ServiceRangeOverlap,
+        Severity::Error,
+        overlapping.collect(),
+        blocks.len(),
+    ));
     findings
+}
+
+/// Blocks that contradict a flag; one line for information if all blocks do, since then the flag is
+/// more likely wrong.
+fn against_a_flag(
+    code: Code,
+    severity: Severity,
+    blocks: Vec<(&IpNet, &BTreeSet<&str>, String)>,
+    total: usize,
+) -> Vec<Finding> {
+    let first = blocks.first();
+    if let Some((block, _, message)) = first.filter(|_| total > 1 && blocks.len() == total) {
+        let objects = blocks.iter().flat_map(|(_, objects, _)| objects.iter());
+        let objects: BTreeSet<String> = objects.map(|object| (*object).to_owned()).collect();
+        return vec![Finding {
+            code,
+            severity: Severity::Info,
+            message: format!("all {total} blocks of Calico: block {block} {message}"),
+            objects: objects.into_iter().collect(),
+            repair:
+                "see whether the flag is right; if it is, move the pods to a pool with other ranges"
+                    .into(),
+        }];
+    }
+    let finding = |(block, objects, message): (&IpNet, &BTreeSet<&str>, String)| {
+        let objects: Vec<String> = objects.iter().map(|object| (*object).to_owned()).collect();
+        Finding {
+            code,
+            severity,
+            message: format!("block {block} of {} {message}", Listed(&objects)),
+            objects,
+            repair: "move the pods to a pool with other ranges, then remove this one".into(),
+        }
+    };
+    blocks.into_iter().map(finding).collect()
 }
 
 /// CiliumNodes that repeat podCIDRs, and one of which has other blocks than its Node.
 fn differing_copies(dump: &Dump) -> Vec<Finding> {
-    if !dump.network.uses_pod_cidr() {
+    // Otherwise they are another network's, as in a migration.
+    if !dump.network.uses_pod_cidr() || !dump.network.has_copies {
         return Vec::new();
     }
     let mut copies = BTreeMap::<&str, BTreeSet<IpNet>>::new();
@@ -323,6 +361,7 @@ fn unused_pod_cidrs(dump: &Dump) -> Option<Finding> {
     let nodes: Vec<audit::Node> = dump
         .nodes
         .iter()
+        .filter(|node| node.ipam != Ipam::PodCidr)
         .map(|node| {
             holder(
                 node.name.clone(),

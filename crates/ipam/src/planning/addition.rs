@@ -46,7 +46,9 @@ pub fn additions(range: &ClusterRange, taken: &[IpNet], nodes: u64) -> Vec<Addit
             found.push(new);
         }
     };
-    add(other_half(&own));
+    // The other half of a public range may be somebody else's.
+    let is_private = |net: &IpNet| homes(net).iter().any(|home| home.contains(net));
+    add(other_half(&own).filter(is_private));
     let enough = (0..=mask).rev().find_map(|length| {
         let wanted = widened(&IpNet::new(own.addr(), mask).ok()?, length);
         let there = ClusterRange::new(wanted, mask).ok()?;
@@ -152,8 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn adds_ipv6_ranges() {
-        let found = found("fd00:10::/56", 64, &[], 1);
-        assert_eq!(found[0], "fd00:10:0:100::/56 256");
+    fn adds_ipv6_ranges_of_private_networks_only() {
+        let private = found("fd00:10::/56", 64, &[], 1);
+        assert_eq!(private[0], "fd00:10:0:100::/56 256");
+        assert!(
+            private.iter().all(|one| one.starts_with("fd")),
+            "{private:?}"
+        );
+        for own in ["2001:db8:0:0::/56", "fd00::/8"] {
+            let found = found("2001:db8::/56", 64, &[own], 1);
+            assert!(found.iter().all(|one| one.starts_with("fd")), "{found:?}");
+        }
     }
 }

@@ -22,7 +22,8 @@ pub struct Alternative {
     pub pods_per_node: u128,
     /// Addresses in the nodes' blocks that no pod has when every node runs as many as it may. Saturates.
     pub addresses_wasted: u128,
-    /// Whether it has room for the nodes and for the pods of each that were asked for.
+    /// True if it has room for the nodes and for the pods of each that were asked for, with the
+    /// ranges of other families as they are.
     pub fits: bool,
 }
 
@@ -63,8 +64,13 @@ pub(super) fn alternatives(
 
 fn alternative(range: &ClusterRange, config: &RangeConfig, need: Need) -> Alternative {
     let node_mask = range.node_mask();
-    let max_nodes = range.blocks() - config.reserved_blocks(range);
+    let blocks = |range: &ClusterRange| range.blocks() - config.reserved_blocks(range);
+    let max_nodes = blocks(range);
     let pods_per_node = pods(range.cidr(), node_mask);
+    // A node needs a block of each family: the others stay as they are.
+    let mut others = (config.ranges.iter()).filter(|other| other.family() != range.family());
+    let fits_elsewhere =
+        others.all(|other| need.is_met_by(blocks(other), pods(other.cidr(), other.node_mask())));
     let used = pods_per_node.min(need.max_pods.into());
     let wasted = addresses(range.family(), node_mask).saturating_sub(used);
     Alternative {
@@ -72,7 +78,7 @@ fn alternative(range: &ClusterRange, config: &RangeConfig, need: Need) -> Altern
         max_nodes,
         pods_per_node,
         addresses_wasted: wasted.saturating_mul(max_nodes.into()),
-        fits: need.is_met_by(max_nodes, pods_per_node),
+        fits: need.is_met_by(max_nodes, pods_per_node) && fits_elsewhere,
     }
 }
 
@@ -167,10 +173,7 @@ pub(super) fn homes(wanted: &IpNet) -> Vec<IpNet> {
             net(Ipv4Addr::new(192, 168, 0, 0).into(), 16),
             net(Ipv4Addr::new(100, 64, 0, 0).into(), 10),
         ],
-        Family::V6 => vec![
-            net(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
-            net(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0).into(), 3),
-        ],
+        Family::V6 => vec![net(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0).into(), 8)],
     };
     homes.sort_by_key(|home| !home.contains(wanted));
     homes

@@ -262,6 +262,41 @@ fn the_smallest_range_for_the_numbers() {
 }
 
 #[test]
+fn rows_fit_as_the_whole_plan_does() {
+    for (line, fits) in [
+        ("cluster=10.244.0.0/16 pods=0", false),
+        ("cluster=10.244.0.0/16 pods=1", true),
+        ("cluster=10.244.0.0/16,fd00::/48 nodes=300", false),
+        ("cluster=10.244.0.0/16,fd00::/48 nodes=256", true),
+        (
+            "cluster=10.244.0.0/16,fd00::/64 mask4=24 mask6=66 nodes=5",
+            false,
+        ),
+    ] {
+        let plan = plan(line);
+        assert_eq!(plan.misfits.is_empty(), fits, "{line}: {:?}", plan.misfits);
+        for range in &plan.ranges {
+            let mut rows = range.alternatives.iter();
+            let own = rows.find(|row| row.node_mask == range.range.node_mask());
+            assert_eq!(own.map(|row| row.fits), Some(fits), "{line}: {range:?}");
+        }
+    }
+}
+
+#[test]
+fn counts_one_in_the_singular() {
+    let misfits = |line| plan(line).misfits.join("; ");
+    assert_eq!(
+        misfits("cluster=10.0.0.0/24 mask=24 nodes=2"),
+        "2 nodes need a block each, and there is 1: 1 node would have no podCIDR"
+    );
+    assert_eq!(
+        misfits("cluster=10.0.0.0/24 mask=30 pods=2"),
+        "2 pods of a node need an address each, and there is 1"
+    );
+}
+
+#[test]
 fn alternatives_are_the_same_range_in_other_blocks() {
     let plan = plan("cluster=10.244.0.0/16 nodes=300 pods=100");
     let alternatives = &plan.ranges[0].alternatives;
@@ -362,7 +397,8 @@ proptest! {
     fn it_fits_exactly_if_nothing_is_missing(question in questions()) {
         let plan = question.answer().unwrap();
         let fits = plan.max_nodes >= question.nodes.unwrap_or(0).max(1)
-            && plan.pods_per_node >= u128::from(question.max_pods.unwrap_or(0).max(1));
+            && question.max_pods != Some(0)
+            && plan.pods_per_node >= u128::from(question.max_pods.unwrap_or(1));
         prop_assert_eq!(plan.misfits.is_empty(), fits);
         let own = plan.ranges[0].alternatives.iter().find(|other| other.node_mask == plan.ranges[0].range.node_mask());
         prop_assert_eq!(own.unwrap().max_nodes, plan.max_nodes);

@@ -194,7 +194,7 @@ fn mask(range: &RangePlan, question: &Question, plan: &Plan, warnings: &mut Vec<
     }
 }
 
-fn count(number: u64, what: &str) -> String {
+pub(super) fn count(number: u64, what: &str) -> String {
     count_of(number.into(), what)
 }
 
