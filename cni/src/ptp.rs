@@ -148,7 +148,7 @@ fn failed(error: &NetlinkError) -> CniError {
 struct Attachment<'a> {
     call: &'a Call,
     config: &'a Config,
-    backend: Backend,
+    backend: Option<Backend>,
     netns: &'a File,
 }
 

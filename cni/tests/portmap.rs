@@ -82,7 +82,7 @@ impl Site {
             "ranges": [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:1::/64"}]],
             "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
         });
-        let mut second = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+        let mut second = json!({"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}});
         for (key, value) in portmap.as_object().unwrap() {
             second[key] = value.clone();
         }
@@ -461,6 +461,142 @@ fn rules_of_the_reference_are_taken_away_and_those_of_others_stay() {
     let other = site.pod("other", &json!([]));
     site.runtime.del(&network, &other).unwrap();
     assert_eq!(site.ruleset(), "");
+}
+
+/// Somebody who goes from one side's plugins to the other's, or back, keeps no rule of the time before, and a pod that comes after
+/// gets the port.
+#[test]
+fn what_one_side_made_the_other_takes_away_and_the_next_pod_has_the_port() {
+    if !require(&["root", "nftables", "iptables", "cni-plugins"]) {
+        return;
+    }
+    let mapping = |port: u16| json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
+    let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
+    for (adds, deletes) in [(&ours, &debians), (&debians, &ours)] {
+        let site = Site::new();
+        let first = Runtime {
+            bin_dirs: vec![adds.clone()],
+            ..site.runtime.clone()
+        };
+        let second = Runtime {
+            bin_dirs: vec![deletes.clone()],
+            ..site.runtime.clone()
+        };
+        let mut network = site.network("bridge", &json!({"backend": null}));
+        network.cni_version = "1.0.0".to_owned();
+        network.plugins[0].insert("ipMasq".to_owned(), true.into());
+        let (a, b) = (site.pod("a", &mapping(8080)), site.pod("b", &mapping(9090)));
+        first.add(&network, &a).unwrap();
+        first.add(&network, &b).unwrap();
+        let of = |id: &str| {
+            let saved = ["iptables", "ip6tables"];
+            let saved = saved.map(|program| run_in(site.node(), program, &["-t", "nat", "-S"]));
+            let lines = saved.iter().flat_map(|saved| saved.lines());
+            let id = format!("id: \\\"{id}\\\"");
+            lines.filter(|line| line.contains(&id)).count()
+        };
+        assert!(of("a") > 0 && of("b") > 0, "{}", site.ruleset());
+        assert!(!site.ruleset().contains("table ip cni_hostport"));
+        second.del(&network, &a).unwrap();
+        assert_eq!(of("a"), 0, "{}", site.ruleset());
+        assert!(!site.ruleset().contains("8080"), "{}", site.ruleset());
+        assert!(of("b") > 0);
+        // The port is free, and another one is as it was.
+        let next = site.pod("next", &mapping(8080));
+        second.add(&network, &next).unwrap();
+        let server = Server::new(path(&next), 80, 53);
+        server.tcp(&site.outside, HOST, 8080).unwrap();
+        let server = Server::new(path(&b), 80, 53);
+        server.tcp(&site.outside, HOST, 9090).unwrap();
+        second.del(&network, &b).unwrap();
+        first.del(&network, &next).unwrap();
+        let left = site.ruleset();
+        for chain in ["CNI-DN-", "masquerade comment", "dnat"] {
+            assert!(!left.contains(chain), "{left}");
+        }
+        assert_eq!(of("b") + of("next"), 0, "{left}");
+    }
+}
+
+#[test]
+fn without_iptables_it_is_nftables() {
+    if !require(&["root", "nftables", "iptables"]) {
+        return;
+    }
+    let site = Site::new();
+    let a = site.world.netns("a");
+    let config = json!({
+        "cniVersion": "1.0.0", "name": "net", "type": "portmap",
+        "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]},
+        "prevResult": {"cniVersion": "1.0.0", "ips": [{"address": "10.244.1.2/24"}]},
+    });
+    let add = |search: &str| {
+        let mut command = Command::new(our_plugins().join("portmap"));
+        let command = command
+            .env_clear()
+            .envs([
+                ("PATH", search),
+                ("CNI_COMMAND", "ADD"),
+                ("CNI_CONTAINERID", "a"),
+                ("CNI_IFNAME", "eth0"),
+                ("CNI_PATH", "/x"),
+            ])
+            .env("CNI_NETNS", &a);
+        let run = || {
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            let mut stdin = child.stdin.take().unwrap();
+            stdin.write_all(config.to_string().as_bytes())?;
+            drop(stdin);
+            child.wait_with_output()
+        };
+        let output = netns::in_netns(site.node(), run).unwrap().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        site.ruleset()
+    };
+    let shown = add("/does/not/exist");
+    assert!(shown.contains("cni_hostport"), "{shown}");
+    assert!(!shown.contains("CNI-DN-"), "{shown}");
+    nft(site.node(), &["flush", "ruleset"], "");
+    let shown = add("/usr/sbin:/usr/bin:/sbin:/bin");
+    assert!(shown.contains("CNI-DN-"), "{shown}");
+    assert!(!shown.contains("cni_hostport"), "{shown}");
+}
+
+#[test]
+fn gc_takes_chains_of_iptables_without_a_valid_attachment() {
+    if !require(&["root", "nftables", "iptables"]) {
+        return;
+    }
+    let site = Site::new();
+    let mut network = site.network("bridge", &json!({"backend": "iptables"}));
+    network.plugins[0].insert("ipMasq".to_owned(), true.into());
+    network.plugins[0].insert("ipMasqBackend".to_owned(), "iptables".into());
+    let mapping = |port: u16| json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
+    for (id, port) in [("a", 8080), ("b", 9090)] {
+        site.runtime.add(&network, &site.pod(id, &mapping(port))).unwrap();
+    }
+    let chains = || {
+        let saved = ["iptables", "ip6tables"];
+        let saved = saved.map(|program| run_in(site.node(), program, &["-t", "nat", "-S"]));
+        let lines = saved.iter().flat_map(|saved| saved.lines());
+        let made = lines.filter(|line| line.starts_with("-N CNI-"));
+        made.filter(|line| !line.contains("CNI-HOSTPORT")).count()
+    };
+    // For each pod and family one of portmap, and one of bridge.
+    assert_eq!(chains(), 8);
+    std::fs::remove_dir_all(site.world.path("cache")).unwrap();
+    let mut other = network.clone();
+    other.name = "ne".to_owned();
+    site.runtime.gc(&other, Some(&[])).unwrap();
+    assert_eq!(chains(), 8, "those of another network stay");
+    let valid = [podplane_cni::ValidAttachment {
+        container_id: "b".to_owned(),
+        ifname: "eth0".to_owned(),
+    }];
+    site.runtime.gc(&network, Some(&valid)).unwrap();
+    assert_eq!(chains(), 4);
+    site.runtime.gc(&network, Some(&[])).unwrap();
+    assert_eq!(chains(), 0);
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn a_masqueraded_pod_reaches_what_knows_no_way_back() {
     let masq = |on: bool| {
         list(&config(
             "1.1.0",
-            &json!({"ipMasq": on}),
+            &json!({"ipMasq": on, "ipMasqBackend": "nftables"}),
             &host_local(&world, dual()),
         ))
     };
@@ -393,7 +393,7 @@ fn check_finds_what_is_missing_and_a_repeated_add_breaks_nothing() {
 
 #[test]
 fn a_chain_killed_in_the_middle_leaves_nothing_that_del_does_not_clear() {
-    if !require(&["root", "nftables"]) {
+    if !require(&["root", "nftables", "iptables"]) {
         return;
     }
     let world = World::new();
@@ -421,6 +421,9 @@ fn a_chain_killed_in_the_middle_leaves_nothing_that_del_does_not_clear() {
         killed += u32::from(hasty.add(&network, &pod).is_err());
         runtime.del(&network, &pod).unwrap();
         let rules = ruleset(&runtime);
+        let chains = rules.lines().filter(|line| line.contains("chain CNI-"));
+        let own = chains.filter(|line| !line.contains("CNI-HOSTPORT-")).count();
+        assert_eq!(own, 0, "round {round}: {rules}");
         assert!(!rules.contains("pod-a"), "round {round}: {rules}");
         assert_eq!(
             (leases(&world), links(&runtime).len()),

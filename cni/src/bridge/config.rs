@@ -245,7 +245,9 @@ impl Config {
                 "cannot set hairpin mode and promiscuous mode at the same time",
             ));
         }
-        self.masquerade()?;
+        if self.masquerades() {
+            self.masquerade_backend()?;
+        }
         self.mac().map(drop)
     }
 
@@ -265,10 +267,13 @@ impl Config {
         self.mac.as_deref().map(read).transpose()
     }
 
-    /// Who makes the rules of masquerading, if it is asked for.
-    pub(super) fn masquerade(&self) -> Result<Option<masquerade::Backend>, CniError> {
-        let backend = || masquerade::Backend::parse(self.masquerade_backend.as_deref());
-        let is_asked = self.masquerade && !self.ipam.is_empty();
-        is_asked.then(backend).transpose()
+    /// Whether there are addresses to be masqueraded.
+    pub(super) fn masquerades(&self) -> bool {
+        self.masquerade && !self.ipam.is_empty()
+    }
+
+    /// Who makes the rules of masquerading, if it is said.
+    pub(super) fn masquerade_backend(&self) -> Result<Option<masquerade::Backend>, CniError> {
+        masquerade::Backend::parse(self.masquerade_backend.as_deref())
     }
 }

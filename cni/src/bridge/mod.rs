@@ -265,7 +265,8 @@ impl Pair<'_> {
         if config.is_gateway {
             vlan_gateway = host::configure_gateway(host, config, bridge, &result)?;
         }
-        if let Some(backend) = config.masquerade()? {
+        if config.masquerades() {
+            let backend = config.masquerade_backend()?;
             let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
             masquerade::add(backend, &addresses, owner(call, config))?;
         }

@@ -4,6 +4,7 @@
 //! nftables and is removed by netlink; what `iptables-legacy` made only by its own program, which is asked only where the kernel has such a table.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, Write as _},
     process::{Command, Stdio},
@@ -17,6 +18,8 @@ use crate::{
         NetlinkError,
         nft::{Batch, Family, Nft, Table},
     },
+    runtime::ValidAttachment,
+    skel::text,
     types::{CniError, json},
 };
 
@@ -114,6 +117,60 @@ pub(super) fn add(addresses: &[IpNet], owner: Owner<'_>) -> Result<(), CniError>
         append("POSTROUTING", &["-s", &ip, "-j", &chain])?;
     }
     Ok(())
+}
+
+/// Whether there is such a program, and the kernel lets it. Looks at nothing that it would have to make.
+///
+/// # Errors
+/// Why it cannot be used.
+pub(crate) fn probe() -> Result<(), CniError> {
+    let [v4, _] = PROGRAMS;
+    execute(v4, &["-w", "-t", "filter", "-S", "INPUT"], "").map(drop)
+}
+
+/// Removes the chains of containers that are in the network and not among the valid ones.
+pub(super) fn collect_garbage(network: &str, valid: &[ValidAttachment]) -> Result<(), CniError> {
+    let chain = |attachment: &ValidAttachment| {
+        chain_of(Owner {
+            network,
+            ifname: &attachment.ifname,
+            container_id: &attachment.container_id,
+        })
+    };
+    let valid: Vec<_> = valid.iter().map(chain).collect();
+    let comment = format!("name: {} id: ", json::go_quote(network));
+    remove_garbage("POSTROUTING", &comment, |chain| {
+        valid.iter().any(|valid| valid == chain)
+    })
+}
+
+/// Removes the chains that a chain jumps to by rules whose comments begin like this, but those that stay.
+pub(crate) fn remove_garbage(
+    from: &str,
+    comment: &str,
+    stays: impl Fn(&str) -> bool,
+) -> Result<(), CniError> {
+    let comment = comment.replace('"', "\\\"");
+    let comment = format!("--comment \"{comment}");
+    let legacy = PROGRAMS.map(|program| format!("{program}-legacy"));
+    let mut chains = BTreeSet::new();
+    for program in PROGRAMS.into_iter().chain(legacy.iter().map(String::as_str)) {
+        // Without the program or the chain there are no rules.
+        let rules = run(program, &["-S", from]).unwrap_or_default();
+        let owned = rules.lines().filter(|rule| rule.contains(&comment));
+        let targets = owned.filter_map(|rule| Some(rule.rsplit_once(" -j ")?.1));
+        chains.extend(targets.filter(|chain| !stays(chain)).map(str::to_owned));
+    }
+    chains.iter().try_for_each(|chain| {
+        let removed = Nft::open().and_then(|mut nft| remove_chain(&mut nft, chain, from));
+        match removed {
+            Err(error) if !error.is_unknown_family() => {
+                return Err(CniError::internal(text(&error)));
+            }
+            _ => {}
+        }
+        remove_legacy_chain(chain, from)
+    })
 }
 
 /// Removes what `iptables-nft` made.

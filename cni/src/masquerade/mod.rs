@@ -1,7 +1,8 @@
 //! Masquerading: what a pod sends out of its network carries the host's address.
 //!
-//! Rules are made by netlink, in the reference's layout (`pkg/ip/ipmasq_nftables_linux.go`): table `inet cni_plugins_masquerade`, in its chain
-//! `masq_checks` one rule for each address, found again by its comment. What either of the two makes, the other one can remove.
+//! The rules are the reference's (`pkg/ip/ipmasq_*_linux.go`), by the backend that it would take, so that either of the two can remove
+//! what the other one made. With iptables they are in chains of their own ([`iptables`]). With nftables they are made by netlink: table
+//! `inet cni_plugins_masquerade`, in its chain `masq_checks` one rule for each address, found again by its comment.
 
 pub(crate) mod iptables;
 
@@ -26,30 +27,39 @@ const CHECKS: Chain<'_> = TABLE.chain("masq_checks");
 const POSTROUTING: Chain<'_> = TABLE.chain("postrouting");
 
 /// Who makes the rules.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend {
     /// We, by netlink.
-    #[default]
     Nftables,
     /// The program `iptables`.
     Iptables,
 }
 
 impl Backend {
-    /// Reads `ipMasqBackend`; absent is `auto`, which is nftables.
+    /// Reads `ipMasqBackend`; absent is `auto`, for which there is [`Self::preferred`].
     ///
     /// # Errors
     /// The reference's text.
-    pub(crate) fn parse(name: Option<&str>) -> Result<Self, CniError> {
+    pub(crate) fn parse(name: Option<&str>) -> Result<Option<Self>, CniError> {
         match name {
-            None | Some("auto" | "nftables") => Ok(Self::Nftables),
-            Some("iptables") => Ok(Self::Iptables),
+            None | Some("auto") => Ok(None),
+            Some("nftables") => Ok(Some(Self::Nftables)),
+            Some("iptables") => Ok(Some(Self::Iptables)),
             Some(other) => {
                 let other = json::go_quote(other);
                 Err(CniError::internal(format!(
                     "unknown ipmasq backend {other}"
                 )))
             }
+        }
+    }
+
+    /// The one that the reference takes where none is asked for: iptables, unless it cannot be used here. Older versions of the
+    /// reference know no other, and newer ones remove rules by this one only.
+    pub(crate) fn preferred() -> Self {
+        match iptables::probe() {
+            Ok(()) => Self::Iptables,
+            Err(_) => Self::Nftables,
         }
     }
 }
@@ -108,8 +118,12 @@ fn failed(error: &NetlinkError) -> CniError {
 ///
 /// # Errors
 /// The kernel's, or `iptables`'.
-pub(crate) fn add(backend: Backend, addresses: &[IpNet], owner: Owner<'_>) -> Result<(), CniError> {
-    match backend {
+pub(crate) fn add(
+    backend: Option<Backend>,
+    addresses: &[IpNet],
+    owner: Owner<'_>,
+) -> Result<(), CniError> {
+    match backend.unwrap_or_else(Backend::preferred) {
         Backend::Nftables => add_rules(addresses, owner).map_err(|error| failed(&error)),
         Backend::Iptables => iptables::add(addresses, owner),
     }
@@ -205,7 +219,7 @@ pub(crate) fn remove(owner: Owner<'_>) -> Result<(), CniError> {
 /// Removes the network's rules of attachments that are not among the valid ones.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's, or `iptables`'.
 pub(crate) fn collect_garbage(network: &str, valid: &[ValidAttachment]) -> Result<(), CniError> {
     let owners = valid.iter().map(|attachment| Owner {
         network,
@@ -219,10 +233,11 @@ pub(crate) fn collect_garbage(network: &str, valid: &[ValidAttachment]) -> Resul
             && !valid.iter().any(|valid| rule.comment.starts_with(valid))
     };
     let removed = Nft::open().and_then(|mut nft| remove_rules(&mut nft, is_garbage));
-    match removed {
+    let removed = match removed {
         Err(error) if error.is_unknown_family() => Ok(()),
         other => other.map_err(|error| failed(&error)),
-    }
+    };
+    removed.and(iptables::collect_garbage(network, valid))
 }
 
 /// Removes the rules that are chosen.
@@ -276,9 +291,11 @@ mod tests {
 
     #[test]
     fn backends() {
-        assert_eq!(Backend::parse(None).unwrap(), Backend::Nftables);
-        assert_eq!(Backend::parse(Some("auto")).unwrap(), Backend::Nftables);
-        assert_eq!(Backend::parse(Some("iptables")).unwrap(), Backend::Iptables);
+        let parse = |name| Backend::parse(name).unwrap();
+        assert_eq!(parse(None), None);
+        assert_eq!(parse(Some("auto")), None);
+        assert_eq!(parse(Some("nftables")), Some(Backend::Nftables));
+        assert_eq!(parse(Some("iptables")), Some(Backend::Iptables));
         let error = Backend::parse(Some("x")).unwrap_err();
         assert_eq!(error.to_string(), "unknown ipmasq backend \"x\"");
     }

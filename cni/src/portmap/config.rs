@@ -63,7 +63,8 @@ impl Mapping {
 /// What portmap is told.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
-    pub(super) backend: Backend,
+    /// The one that is asked for, by its name or by options that only it has.
+    backend: Option<Backend>,
     /// What came before in the chain.
     pub(super) previous: Option<CniResult>,
     pub(super) mappings: Vec<Mapping>,
@@ -126,7 +127,7 @@ impl Config {
             (backend_of(&conditionsv6), "conditionsV6"),
         ];
         let backend = choose_backend(backend.as_deref(), &options)?;
-        if backend == Backend::Iptables {
+        if backend == Some(Backend::Iptables) {
             let words = external
                 .into_iter()
                 .chain(&conditionsv4)
@@ -145,6 +146,11 @@ impl Config {
             mark_bit,
             external_mark_chain: externalsetmarkchain,
         })
+    }
+
+    /// Who makes the rules.
+    pub(super) fn backend(&self) -> Backend {
+        self.backend.unwrap_or_else(Backend::preferred)
     }
 
     pub(super) fn conditions(&self, v4: bool) -> &[String] {
@@ -177,21 +183,20 @@ fn backend_of(conditions: &[String]) -> Option<Backend> {
     })
 }
 
-/// The one that is named; else the one that the options need.
+/// The one that is named; else the one that the options need, if they need one.
 fn choose_backend(
     name: Option<&str>,
     options: &[(Option<Backend>, &str)],
-) -> Result<Backend, String> {
-    let needs_iptables = || {
-        options
-            .iter()
-            .any(|(backend, _)| *backend == Some(Backend::Iptables))
-    };
+) -> Result<Option<Backend>, String> {
+    let needed = options.iter().find_map(|(backend, _)| *backend);
     let backend = match name {
-        None if needs_iptables() => Backend::Iptables,
-        None | Some("nftables") => Backend::Nftables,
-        Some("iptables") => Backend::Iptables,
+        None => needed,
+        Some("nftables") => Some(Backend::Nftables),
+        Some("iptables") => Some(Backend::Iptables),
         Some(other) => return Err(format!("unrecognized backend {}", json::go_quote(other))),
+    };
+    let Some(backend) = backend else {
+        return Ok(None);
     };
     let foreign: Vec<_> = options
         .iter()
@@ -199,7 +204,7 @@ fn choose_backend(
         .map(|(_, option)| *option)
         .collect();
     if foreign.is_empty() {
-        return Ok(backend);
+        return Ok(Some(backend));
     }
     let (asked, other) = match backend {
         Backend::Nftables => ("nftables", "iptables"),
@@ -315,7 +320,7 @@ mod tests {
         assert_eq!(fault(json!({"backend": "x"})), "unrecognized backend \"x\"");
         let mut of_iptables = json!({"externalSetMarkChain": "KUBE-MARK-MASQ", "conditionsV4": ["!", "-d", "10.0.0.0/8"]});
         let implied = parse(of_iptables.clone()).unwrap();
-        assert_eq!(implied.backend, Backend::Iptables);
+        assert_eq!(implied.backend, Some(Backend::Iptables));
         let of_nft = json!({"backend": "iptables", "conditionsV6": ["tcp", "dport", "1"]});
         assert_eq!(
             fault(of_nft),

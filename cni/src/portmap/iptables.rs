@@ -13,8 +13,10 @@ use ipnet::IpNet;
 use super::config::Config;
 use crate::{
     masquerade::{
-        hash,
-        iptables::{PROGRAMS, deletions, remove_chain, remove_legacy_chain, restore, run},
+        self, hash,
+        iptables::{
+            PROGRAMS, deletions, remove_chain, remove_garbage, remove_legacy_chain, restore, run,
+        },
     },
     netlink::{
         NetlinkError,
@@ -216,9 +218,20 @@ pub(super) fn check(config: &Config, network: &str, container_id: &str) -> Resul
 
 /// Whether there is such a program, and the kernel lets it.
 pub(super) fn probe() -> Result<(), CniError> {
-    let [v4, _] = PROGRAMS;
-    run(v4, &["-S", "OUTPUT"]).map(drop).map_err(|error| {
+    masquerade::iptables::probe().map_err(|error| {
         CniError::new(code::NOT_AVAILABLE, "iptables cannot be used").with_details(error.msg)
+    })
+}
+
+/// Deletes the chains of the network's containers that are not among the valid attachments, which are ids and interfaces.
+pub(super) fn collect_garbage(network: &str, valid: &[(String, String)]) -> Result<(), CniError> {
+    let valid: Vec<_> = valid
+        .iter()
+        .map(|(id, _)| chain_of("DN", network, id))
+        .collect();
+    let comment = format!("dnat name: \"{network}\" id: ");
+    remove_garbage(DNAT, &comment, |chain| {
+        valid.iter().any(|valid| valid == chain)
     })
 }
 

@@ -1,8 +1,8 @@
 //! The plugin `portmap`: ports of the host that lead to ports of the container.
 //!
-//! The contract is the reference plugin of that name: its nftables backend by netlink, and on request its
-//! iptables backend by that program. Rules are found again by the container's id, so that the reference's DEL and this one's take each other's rules away. It stands behind
-//! a plugin that gives addresses, whose result it passes on.
+//! The contract is the reference plugin of that name: its iptables backend by that program, and its nftables backend by netlink, of
+//! which it takes the one that the reference would. Rules are found again by the container's id, so that the reference's DEL and this
+//! one's take each other's rules away. It stands behind a plugin that gives addresses, whose result it passes on.
 
 mod config;
 mod iptables;
@@ -44,11 +44,12 @@ impl Plugin for Portmap {
         if config.mappings.is_empty() || config.addresses.is_empty() {
             return Ok(previous);
         }
-        if config.backend == Backend::Nftables && config.mark_bit.is_some() {
+        let backend = config.backend();
+        if backend == Backend::Nftables && config.mark_bit.is_some() {
             warn("markMasqBit has no effect: nftables masquerades by address, without a mark");
         }
         let network = network_name(call)?;
-        let forwarded = match config.backend {
+        let forwarded = match backend {
             Backend::Nftables => forward(&mut open()?, &config, &owner(call, &network)),
             Backend::Iptables => iptables::forward(&config, &network, &call.container_id),
         };
@@ -80,7 +81,7 @@ impl Plugin for Portmap {
         if config.mappings.is_empty() {
             return Ok(());
         }
-        if config.backend == Backend::Iptables {
+        if config.backend() == Backend::Iptables {
             return iptables::check(&config, &network_name(call)?, &call.container_id);
         }
         let fault = rules::find_faults(&mut open()?, &config, &owner(call, &network_name(call)?));
@@ -96,12 +97,18 @@ impl Plugin for Portmap {
             .into_iter()
             .map(|attachment| (attachment.container_id, attachment.ifname))
             .collect();
-        rules::collect_garbage(&mut open()?, &network_name(call)?, &valid)
-            .map_err(|error| undeleted(&error))
+        let network = network_name(call)?;
+        let collected = Nft::open()
+            .and_then(|mut nft| rules::collect_garbage(&mut nft, &network, &valid));
+        let collected = match collected {
+            Err(error) if error.is_unknown_family() => Ok(()), // No nftables, no rules.
+            other => other.map_err(|error| undeleted(&error)),
+        };
+        collected.and(iptables::collect_garbage(&network, &valid))
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
-        if Config::parse(call)?.backend == Backend::Iptables {
+        if Config::parse(call)?.backend() == Backend::Iptables {
             return iptables::probe();
         }
         let tables = open().and_then(|mut nft| {
