@@ -543,7 +543,10 @@ fn without_iptables_it_is_nftables() {
             ])
             .env("CNI_NETNS", &a);
         let run = || {
-            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            let mut child = command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()?;
             let mut stdin = child.stdin.take().unwrap();
             stdin.write_all(config.to_string().as_bytes())?;
             drop(stdin);
@@ -573,7 +576,9 @@ fn gc_takes_chains_of_iptables_without_a_valid_attachment() {
     network.plugins[0].insert("ipMasqBackend".to_owned(), "iptables".into());
     let mapping = |port: u16| json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
     for (id, port) in [("a", 8080), ("b", 9090)] {
-        site.runtime.add(&network, &site.pod(id, &mapping(port))).unwrap();
+        site.runtime
+            .add(&network, &site.pod(id, &mapping(port)))
+            .unwrap();
     }
     let chains = || {
         let saved = ["iptables", "ip6tables"];

@@ -422,7 +422,9 @@ fn a_chain_killed_in_the_middle_leaves_nothing_that_del_does_not_clear() {
         runtime.del(&network, &pod).unwrap();
         let rules = ruleset(&runtime);
         let chains = rules.lines().filter(|line| line.contains("chain CNI-"));
-        let own = chains.filter(|line| !line.contains("CNI-HOSTPORT-")).count();
+        let own = chains
+            .filter(|line| !line.contains("CNI-HOSTPORT-"))
+            .count();
         assert_eq!(own, 0, "round {round}: {rules}");
         assert!(!rules.contains("pod-a"), "round {round}: {rules}");
         assert_eq!(

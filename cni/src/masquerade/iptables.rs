@@ -152,11 +152,12 @@ pub(crate) fn remove_garbage(
 ) -> Result<(), CniError> {
     let comment = comment.replace('"', "\\\"");
     let comment = format!("--comment \"{comment}");
-    let legacy = PROGRAMS.map(|program| format!("{program}-legacy"));
+    let mut programs = legacy_programs();
+    programs.extend(PROGRAMS.map(str::to_owned));
     let mut chains = BTreeSet::new();
-    for program in PROGRAMS.into_iter().chain(legacy.iter().map(String::as_str)) {
+    for program in programs {
         // Without the program or the chain there are no rules.
-        let rules = run(program, &["-S", from]).unwrap_or_default();
+        let rules = run(&program, &["-S", from]).unwrap_or_default();
         let owned = rules.lines().filter(|rule| rule.contains(&comment));
         let targets = owned.filter_map(|rule| Some(rule.rsplit_once(" -j ")?.1));
         chains.extend(targets.filter(|chain| !stays(chain)).map(str::to_owned));
@@ -213,7 +214,21 @@ pub(super) fn remove_legacy(owner: Owner<'_>) -> Result<(), CniError> {
 
 /// Removes a chain that `iptables-legacy` made in the tables `nat`, and the jumps to it from another one.
 pub(crate) fn remove_legacy_chain(name: &str, from: &str) -> Result<(), CniError> {
+    for program in legacy_programs() {
+        if run(&program, &["-S", name]).is_err() {
+            continue; // There is no such chain.
+        }
+        let rules = run(&program, &["-S", from]).unwrap_or_default();
+        let jumps = deletions(&rules, from, name);
+        restore(&program, &format!("{jumps}-F {name}\n-X {name}\n"))?;
+    }
+    Ok(())
+}
+
+/// The programs for the legacy tables `nat` that the kernel has. To ask one for another would make it.
+fn legacy_programs() -> Vec<String> {
     const TABLES: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
+    let mut programs = Vec::new();
     for (tables, program) in TABLES.iter().zip(PROGRAMS) {
         let tables = fs::read_to_string(tables).unwrap_or_default();
         if !tables.lines().any(|table| table == "nat") {
@@ -221,18 +236,12 @@ pub(crate) fn remove_legacy_chain(name: &str, from: &str) -> Result<(), CniError
         }
         // Where `iptables` is the one for nftables, the other one has a name of its own.
         let legacy = format!("{program}-legacy");
-        let program = match Command::new(&legacy).arg("--version").output() {
-            Ok(_) => legacy.as_str(),
-            Err(_) => program,
-        };
-        if run(program, &["-S", name]).is_err() {
-            continue; // There is no such chain.
-        }
-        let rules = run(program, &["-S", from]).unwrap_or_default();
-        let jumps = deletions(&rules, from, name);
-        restore(program, &format!("{jumps}-F {name}\n-X {name}\n"))?;
+        programs.push(match Command::new(&legacy).arg("--version").output() {
+            Ok(_) => legacy,
+            Err(_) => program.to_owned(),
+        });
     }
-    Ok(())
+    programs
 }
 
 /// The commands that delete the jumps between two chains from what `-S` shows.

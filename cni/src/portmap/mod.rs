@@ -98,8 +98,8 @@ impl Plugin for Portmap {
             .map(|attachment| (attachment.container_id, attachment.ifname))
             .collect();
         let network = network_name(call)?;
-        let collected = Nft::open()
-            .and_then(|mut nft| rules::collect_garbage(&mut nft, &network, &valid));
+        let collected =
+            Nft::open().and_then(|mut nft| rules::collect_garbage(&mut nft, &network, &valid));
         let collected = match collected {
             Err(error) if error.is_unknown_family() => Ok(()), // No nftables, no rules.
             other => other.map_err(|error| undeleted(&error)),
