@@ -226,11 +226,11 @@ pub(crate) fn collect_garbage(network: &str, valid: &[ValidAttachment]) -> Resul
         ifname: &attachment.ifname,
         container_id: &attachment.container_id,
     });
-    let valid: Vec<_> = owners.map(Owner::prefix).collect();
+    let prefixes: Vec<_> = owners.map(Owner::prefix).collect();
     let prefix = format!("{}-", hash(network, 16));
     let is_garbage = |rule: &Rule| {
         rule.comment.starts_with(&prefix)
-            && !valid.iter().any(|valid| rule.comment.starts_with(valid))
+            && !prefixes.iter().any(|valid| rule.comment.starts_with(valid))
     };
     let removed = Nft::open().and_then(|mut nft| remove_rules(&mut nft, is_garbage));
     let removed = match removed {

@@ -31,6 +31,9 @@ const MASQUERADE: &str = "CNI-HOSTPORT-MASQ";
 /// Old versions of the reference made a chain for masquerading, too.
 const OLD_MASQUERADE: &str = "CNI-HOSTPORT-SNAT";
 
+/// So often a change is tried while others make theirs.
+const ATTEMPTS: u32 = 20;
+
 /// The reference's.
 const DEFAULT_MARK_BIT: u32 = 13;
 
@@ -74,12 +77,23 @@ fn program(address: IpNet) -> &'static str {
 pub(super) fn forward(config: &Config, network: &str, container_id: &str) -> Result<(), CniError> {
     for address in &config.addresses {
         let program = program(*address);
-        let present = run(program, &["-S"])?;
-        let commands = commands(config, *address, network, container_id, &present);
-        restore(program, &commands).map_err(|error| CniError {
-            msg: format!("unable to setup DNAT: {}", error.msg),
-            ..error
-        })?;
+        let mut present = run(program, &["-S"])?;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let commands = commands(config, *address, network, container_id, &present);
+            let Err(error) = restore(program, &commands) else {
+                break;
+            };
+            // Somebody else may have changed the rules between the look and the change, which then has done nothing.
+            let before = std::mem::replace(&mut present, run(program, &["-S"])?);
+            if present == before || attempts == ATTEMPTS {
+                return Err(CniError {
+                    msg: format!("unable to setup DNAT: {}", error.msg),
+                    ..error
+                });
+            }
+        }
     }
     Ok(())
 }
@@ -97,8 +111,8 @@ fn commands(
         let is_present = present.lines().any(|other| other == line);
         if is_present { String::new() } else { command }
     };
-    // Shared with other containers, and maybe with other marks.
-    let chain = |name: &str| absent(format!("-N {name}"), format!(":{name} - [0:0]\n"));
+    // Shared with other containers, and maybe with other marks. Not by `:NAME`, which would empty one that somebody else has made since.
+    let chain = |name: &str| absent(format!("-N {name}"), format!("-N {name}\n"));
     let rule = |place: &str, chain: &str, rule: &str| {
         let line = format!("-A {chain} {rule}");
         absent(line, format!("{place} {chain} {rule}\n"))
