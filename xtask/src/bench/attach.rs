@@ -20,10 +20,13 @@ pub(super) fn bridge(fixture: &Fixture) -> Vec<Line> {
 
 /// The same with masquerading: ours by nftables, the reference's by iptables.
 pub(super) fn masquerade(fixture: &Fixture) -> Vec<Line> {
-    let (options, goals) = (json!({"ipMasq": true}), [Goal::Better(6.0), Goal::None]);
+    let (options, goals) = (
+        json!({"ipMasq": true, "ipMasqBackend": "nftables"}),
+        [Goal::Better(6.0), Goal::None],
+    );
     attach(
         fixture,
-        "bridge + host-local, ipMasq",
+        "bridge + host-local, ipMasq by nftables",
         "bridge",
         &options,
         goals,
