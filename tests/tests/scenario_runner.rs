@@ -69,6 +69,15 @@ impl Place {
         self.assert_nothing_runs();
         assert_eq!(self.left(), [] as [PathBuf; 0]);
     }
+
+    fn assert_report_says_interrupted(&self) -> Result<()> {
+        let report = fs::read_to_string(self.scenarios.path().join("report.xml"))?;
+        assert!(
+            report.contains(r#"<skipped message="interrupted"/>"#),
+            "{report}"
+        );
+        Ok(())
+    }
 }
 
 const PASSES: &str = "
@@ -334,12 +343,7 @@ fn sighup_twice_takes_the_clusters_down_in_order_and_writes_the_report() -> Resu
     running.signal(Signal::HUP)?;
     assert_eq!(running.end()?, Some(130));
     place.assert_nothing_is_left();
-    let report = fs::read_to_string(place.scenarios.path().join("report.xml"))?;
-    assert!(
-        report.contains(r#"<skipped message="interrupted"/>"#),
-        "{report}"
-    );
-    Ok(())
+    place.assert_report_says_interrupted()
 }
 
 /// Runs a command line on a terminal of its own, which is closed as soon as it shows the text.
@@ -368,12 +372,7 @@ fn a_closed_terminal_leaves_nothing_behind() -> Result<()> {
     let finished = finish(&mut python);
     assert_eq!(finished.code, Some(130), "{finished:?}");
     place.assert_nothing_is_left();
-    let report = fs::read_to_string(place.scenarios.path().join("report.xml"))?;
-    assert!(
-        report.contains(r#"<skipped message="interrupted"/>"#),
-        "{report}"
-    );
-    Ok(())
+    place.assert_report_says_interrupted()
 }
 
 /// A program that runs the command, in the same place.

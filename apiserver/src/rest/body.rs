@@ -18,7 +18,8 @@ use crate::error;
 /// As the reference's limit.
 const MAX_BYTES: usize = 3 << 20;
 
-/// So much of a body that is too large is still read: a client that writes on would not see the answer.
+/// So much of a body that is too large is still read: a client that writes on would not see the
+/// answer.
 const DISCARDED: usize = 64 << 20;
 
 /// Half as deep as `serde_json` reads JSON: each level takes ten frames of the reader's stack.

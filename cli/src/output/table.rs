@@ -128,23 +128,18 @@ impl Table {
         table.discover_columns();
         let is_too_wide = |limit: &u16| total(kept.iter().map(|column| column.width)) > *limit;
         let limit = self.limit.filter(is_too_wide);
-        let words: Vec<_> = (0..kept.len())
-            .map(|index| {
-                longest_word(
-                    rows.iter()
-                        .filter_map(|row| row.get(index))
-                        .map(String::as_str),
-                )
-            })
-            .collect();
         let mut boundaries: Vec<_> = kept.iter().map(|column| column.width).collect();
         if let Some(limit) = limit {
             table.set_content_arrangement(ContentArrangement::Dynamic);
             table.set_width(limit.saturating_add(GAP));
-            boundaries = match total(words.iter().copied()) <= limit {
-                true => words,
-                false => vec![0; kept.len()],
+            let word = |index: usize| {
+                let cells = rows.iter().filter_map(move |row| row.get(index));
+                longest_word(cells.map(String::as_str))
             };
+            boundaries = (0..kept.len()).map(word).collect();
+            if total(boundaries.iter().copied()) > limit {
+                boundaries.fill(0);
+            }
         }
         for (column, boundary) in table.column_iter_mut().zip(boundaries) {
             column.set_padding((0, GAP));
